@@ -1,0 +1,55 @@
+"""The core works in a bare PyTorch image: torch and numpy are all it imports.
+
+The order of the layers is a contract for import-linter (`make lint`). That tool sees imports inside functions too, and
+those are allowed, so what is imported when a module loads is checked here, by taking the other packages away.
+"""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+CORE = ("argrad", "argrad.noise", "argrad.latents", "argrad.costs", "argrad.estimators", "argrad.training")
+
+# Every dependency and extra in pyproject.toml but torch and numpy, by import name.
+NOT_IN_CORE = ["scipy", "sklearn", "joblib", "numba", "llvmlite", "safetensors", "tyro", "rich", "matplotlib"]
+NOT_IN_CORE += ["pooch", "requests", "PIL", "gradio", "nibabel", "maxflow", "tensorboard"]
+
+CHILD = """
+import importlib, pkgutil, sys
+
+for blocked in {blocked!r}:
+    sys.modules[blocked] = None  # importing it now raises ModuleNotFoundError
+
+module = importlib.import_module({module!r})
+if {module!r} != "argrad":
+    for found in pkgutil.walk_packages(getattr(module, "__path__", []), {module!r} + "."):
+        importlib.import_module(found.name)
+"""
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_core_imports_with_torch_and_numpy_alone(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} does not exist yet")
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD.format(blocked=NOT_IN_CORE, module=module)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode == 0, f"importing {module} with torch and numpy alone failed:\n{child.stderr}"
+
+
+def test_a_blocked_package_is_noticed() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD.format(blocked=["json"], module="json")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode != 0
+    assert "json" in child.stderr
