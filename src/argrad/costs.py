@@ -1,0 +1,407 @@
+r"""Costs: functions of z to be minimised, one number per example.
+
+A plain function ``cost(z)`` that maps ``[*extra, *batch, *event]`` to ``[*extra, *batch]`` works with every
+estimator. A cost that
+knows its own structure answers three questions for less: the cost of all k codes of one categorical variable
+(``table``), of every
+single change of z (``single_changes``), of every structure (``all``). Estimators ask through the functions of the
+same names here, which
+fall back on plain evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, softplus
+from torch.utils.checkpoint import checkpoint
+
+from argrad.latents import Latent
+
+__all__ = [
+    "Cost",
+    "Reconstruction",
+    "SharedCost",
+    "TableCost",
+    "all_costs",
+    "evaluate",
+    "has_table",
+    "single_changes",
+    "table",
+]
+
+MEMORY_LIMIT = 2**28
+"""Bytes that one chunk of an enumeration may take."""
+
+
+class Cost(Protocol):
+    """Anything that maps structures ``[*extra, *batch, *event]`` to costs ``[*extra, *batch]``."""
+
+    def __call__(self, z: Tensor, /) -> Tensor:
+        """The cost of z."""
+
+
+class SharedCost(ABC):
+    """A cost that shares work between structures. Such costs add up, with each other and with plain functions."""
+
+    @abstractmethod
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        """The cost of z, ``[*extra, *batch]``; ``event_dims`` says how many trailing dimensions are one structure."""
+
+    @abstractmethod
+    def table(self, latent: Latent) -> Tensor:
+        """The cost of all k codes of one categorical variable, ``[*batch, k]``, differentiable."""
+
+    @abstractmethod
+    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+        """The cost of z with each variable set to each value, of ``latent.table_shape``, without gradient."""
+
+    @abstractmethod
+    def all(self, latent: Latent) -> Tensor:
+        """The cost of every structure in the order of ``latent.enumerate()``, ``[*batch, S]``, differentiable."""
+
+    @final
+    def __add__(self, other: Cost) -> SharedCost:
+        """The sum of two costs."""
+        return _Sum(self, other)
+
+    @final
+    def __radd__(self, other: Cost) -> SharedCost:
+        """The sum of two costs."""
+        return _Sum(other, self)
+
+
+def evaluate(cost: Cost, latent: Latent, z: Tensor) -> Tensor:
+    """``cost(z)``, its shape checked: one number per structure, ``[*extra, *batch]``."""
+    value = cost(z, event_dims=latent.event_dims) if isinstance(cost, SharedCost) else cost(z)
+    return check_shape(value, z.shape[: z.dim() - latent.event_dims], f"cost(z) for z of shape {tuple(z.shape)}")
+
+
+def check_shape(value: Any, expected: tuple[int, ...], what: str) -> Tensor:
+    """Return the value if it is a tensor of the expected shape."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{what} must return a tensor, got {type(value).__name__}")
+    if value.shape != expected:
+        raise ValueError(
+            f"{what} must return one number per structure, shape {tuple(expected)}, got {tuple(value.shape)}; "
+            "sum over the event dimensions only, and keep extra leading dimensions"
+        )
+    return value
+
+
+def has_table(cost: Cost, latent: Latent) -> bool:
+    """Whether the cost can list all k codes of this latent's one variable for less than evaluating them."""
+    return latent.is_one_of_k and hasattr(cost, "table")
+
+
+def table(cost: Cost, latent: Latent) -> Tensor:
+    """The cost of all codes of one categorical variable, ``[*batch, k]``."""
+    shape = (*latent.batch_shape, latent.values)
+    if has_table(cost, latent):
+        return check_shape(cost.table(latent), shape, "cost.table(latent)")  # type: ignore[attr-defined]
+    return all_costs(cost, latent)
+
+
+def all_costs(cost: Cost, latent: Latent) -> Tensor:
+    """The cost of every structure, in the order of ``latent.enumerate()``, ``[*batch, S]``."""
+    latent.check_enumerable()
+    shape = (*latent.batch_shape, latent.num_states)
+    for name in ("table", "all") if has_table(cost, latent) else ("all",):
+        if hasattr(cost, name):
+            return check_shape(getattr(cost, name)(latent), shape, f"cost.{name}(latent)")
+    states = latent.enumerate()
+
+    def cost_of(chunk: Tensor) -> Tensor:
+        lead = (chunk.shape[0], *latent.batch_shape)
+        return evaluate(cost, latent, spread(chunk, latent).expand(*lead, *latent.event_shape)).movedim(0, -1)
+
+    return in_chunks(cost_of, states, bytes_per_row=latent.scores.numel() * latent.scores.element_size() * 4)
+
+
+def single_changes(cost: Cost, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+    """The cost of z with each variable set to each value, all others as they are, without gradient.
+
+    Args:
+        cost: any cost.
+        latent: says which changes there are.
+        z: ``[*batch, *event]``.
+        value: ``cost(z)``, if it is known already.
+
+    Returns:
+        ``[*batch, k]`` for one categorical variable, else ``[*batch, n, values]``.
+    """
+    if has_table(cost, latent):
+        return table(cost, latent).detach()
+    if isinstance(cost, SharedCost):
+        return cost.single_changes(latent, z, value)
+    if hasattr(cost, "single_changes"):
+        return check_shape(
+            cost.single_changes(latent, z), latent.table_shape, "cost.single_changes(latent, z)"
+        ).detach()
+    bytes_per_row = z.numel() * z.element_size() * 4
+    return evaluate_single_changes(cost, latent, z, value, bytes_per_row, MEMORY_LIMIT)
+
+
+def evaluate_single_changes(
+    cost: Cost, latent: Latent, z: Tensor, value: Tensor | None, bytes_per_row: int, memory_limit: int
+) -> Tensor:
+    """Single changes by evaluating the cost at each of them, a chunk of changes for the whole batch at a time."""
+    with torch.no_grad():
+        unchanged = evaluate(cost, latent, z) if value is None else value.detach()
+        which = torch.arange(latent.num_changes, device=z.device)
+        if latent.num_changes == 0:
+            return latent.tabulate_changes(z, unchanged, unchanged.new_zeros((0, *unchanged.shape)))
+
+        def cost_of(chunk: Tensor) -> Tensor:
+            return evaluate(cost, latent, latent.change(z, chunk)).movedim(0, -1)
+
+        changed = in_chunks(cost_of, which, bytes_per_row=bytes_per_row, memory_limit=memory_limit)
+        return latent.tabulate_changes(z, unchanged, changed.movedim(-1, 0))
+
+
+def in_chunks(
+    function: Callable[[Tensor], Tensor], rows: Tensor, *, bytes_per_row: int, memory_limit: int = MEMORY_LIMIT
+) -> Tensor:
+    """Apply a function to chunks of rows and join the results in the last dimension.
+
+    More than one chunk with gradients on is checkpointed: its insides are computed again in the backward pass, not
+    kept.
+    """
+    size = max(1, memory_limit // max(1, bytes_per_row))
+    if rows.shape[0] <= size:
+        return function(rows)
+    if torch.is_grad_enabled():
+        keep = function
+
+        def function(chunk: Tensor) -> Tensor:
+            result = checkpoint(keep, chunk, use_reentrant=False, preserve_rng_state=False)
+            assert isinstance(result, Tensor)
+            return result
+
+    return torch.cat([function(chunk) for chunk in rows.split(size)], -1)
+
+
+def spread(structures: Tensor, latent: Latent) -> Tensor:
+    """Structures ``[S, *event]`` with singleton batch dimensions, ``[S, 1, ..., 1, *event]``."""
+    return structures.reshape(structures.shape[:1] + (1,) * len(latent.batch_shape) + latent.event_shape)
+
+
+@final
+class TableCost(SharedCost):
+    """The cost of each of k codes, given as numbers.
+
+    Args:
+        values: ``[*batch, k]``.
+
+    >>> cost = TableCost(torch.tensor([[3.0, 1.0, 2.0]]))
+    >>> cost(torch.tensor([[0.0, 1.0, 0.0]]))
+    tensor([1.])
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        if values.dim() < 1 or not values.is_floating_point():
+            raise ValueError(
+                f"TableCost needs floating-point values [*batch, k], got {values.dtype} of shape {tuple(values.shape)}"
+            )
+        self.values = values
+
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        """The value that z picks; for z inside the simplex, the weighted mean."""
+        self._check(event_dims or 1, z.shape[-1])
+        return (self.values * z).sum(-1)
+
+    def table(self, latent: Latent) -> Tensor:
+        """The values themselves."""
+        self._check(latent.event_dims, latent.scores.shape[-1])
+        return self.values.expand(*latent.batch_shape, latent.values)
+
+    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+        """The values themselves."""
+        return self.table(latent).detach()
+
+    def all(self, latent: Latent) -> Tensor:
+        """The values themselves."""
+        return self.table(latent)
+
+    def _check(self, event_dims: int, k: int) -> None:
+        if event_dims != 1 or k != self.values.shape[-1]:
+            raise ValueError(
+                f"this TableCost lists {self.values.shape[-1]} codes of one categorical variable, but z has {k} values"
+                f"{' for each of several variables' if event_dims > 1 else ''}; give a function of z instead"
+            )
+
+
+@final
+class Reconstruction(SharedCost):
+    r"""The negative log-likelihood of x under a decoder that reads z.
+
+    All three likelihoods are exponential families, :math:`-\log p(x|z) = A(\eta) - \langle T(x), \eta\rangle + b(x)`
+    with
+    :math:`\eta` from the decoder, so the costs of S codes for B examples are one matrix product of ``[B, D]`` with
+    ``[D, S]``: the decoder
+    runs S times, not B · S times, wherever the codes do not depend on x.
+
+    Args:
+        x: data, ``[*batch, *x_event]``: numbers in [0, 1] (bernoulli), any numbers (gaussian), class indices
+        (categorical).
+        decoder: maps codes ``[N, *event]`` to logits or means ``[N, *x_event]``, or to class logits ``[N, classes,
+        *x_event]``.
+        likelihood: "bernoulli", "gaussian" or "categorical".
+        batch_dims: how many leading dimensions of x are batch.
+        scale: standard deviation of the gaussian likelihood.
+        memory_limit: bytes that one chunk of an enumeration may take.
+
+    >>> cost = Reconstruction(torch.ones(2, 5), torch.nn.Linear(3, 5))
+    >>> cost(torch.eye(3)[:2]).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        decoder: Callable[[Tensor], Tensor],
+        likelihood: Literal["bernoulli", "gaussian", "categorical"] = "bernoulli",
+        *,
+        batch_dims: int = 1,
+        scale: float = 1.0,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        if likelihood not in ("bernoulli", "gaussian", "categorical"):
+            raise ValueError(f'likelihood must be "bernoulli", "gaussian" or "categorical", got {likelihood!r}')
+        if not 0 <= batch_dims <= x.dim():
+            raise ValueError(f"batch_dims={batch_dims} does not fit x of shape {tuple(x.shape)}")
+        if scale <= 0 or (scale != 1.0 and likelihood != "gaussian"):
+            raise ValueError(
+                f"scale is the standard deviation (> 0) of the gaussian likelihood, got {scale} for {likelihood}"
+            )
+        if likelihood == "categorical" and x.is_floating_point():
+            raise ValueError(f"a categorical likelihood needs class indices in x, got {x.dtype}; convert with .long()")
+        self.x = x if likelihood == "categorical" or x.is_floating_point() else x.to(torch.get_default_dtype())
+        self.decoder = decoder
+        self.likelihood = likelihood
+        self.batch_dims = batch_dims
+        self.scale = scale
+        self.memory_limit = memory_limit
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The batch dimensions of x."""
+        return self.x.shape[: self.batch_dims]
+
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        """Decode z and compare with x, ``[*extra, *batch]``."""
+        if event_dims is None:
+            event_dims = self._find_event_dims(z)
+        lead, event = z.shape[: z.dim() - event_dims], z.shape[z.dim() - event_dims :]
+        if lead[len(lead) - self.batch_dims :] != self.batch_shape or len(lead) < self.batch_dims:
+            raise ValueError(
+                f"z has leading shape {tuple(lead)}, but x has batch shape {tuple(self.batch_shape)}; "
+                "they must end alike"
+            )
+        natural, log_normalizer = self._decode(z.reshape(-1, *event))
+        statistic, base = self._statistic(natural)
+        inner = (statistic * natural.reshape(*lead, -1)).sum(-1)
+        return log_normalizer.reshape(lead) - inner + base
+
+    def table(self, latent: Latent) -> Tensor:
+        """All k codes: the decoder runs k times in all."""
+        return self.all(latent)
+
+    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+        """Every single change, the whole batch and as many changes at a time as the memory limit allows."""
+        self._refuse_random_layers()
+        bytes_per_row = 4 * 4 * max(self.x.numel(), z.numel())
+        return evaluate_single_changes(self, latent, z, value, bytes_per_row, self.memory_limit)
+
+    def all(self, latent: Latent) -> Tensor:
+        """Every structure: the decoder runs S times in all, shared by the batch."""
+        self._refuse_random_layers()
+        bytes_per_row = 4 * (4 * max(1, math.prod(self.x.shape[self.batch_dims :])) + 2 * math.prod(self.batch_shape))
+        costs = in_chunks(
+            self._compare_with_all, latent.enumerate(), bytes_per_row=bytes_per_row, memory_limit=self.memory_limit
+        )
+        return costs.expand(*latent.batch_shape, costs.shape[-1])
+
+    def _compare_with_all(self, codes: Tensor) -> Tensor:
+        natural, log_normalizer = self._decode(codes)
+        statistic, base = self._statistic(natural)
+        costs = torch.addmm(log_normalizer, statistic.reshape(-1, natural.shape[-1]), natural.T, alpha=-1)
+        costs = costs.reshape(*self.batch_shape, codes.shape[0])
+        return costs if isinstance(base, float) else costs + base.unsqueeze(-1)
+
+    def _decode(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Natural parameters ``[N, D]`` and log-normalisers ``[N]`` of the likelihood under each code."""
+        output = self.decoder(codes)
+        x_event = self.x.shape[self.batch_dims :]
+        shape = output.shape if self.likelihood != "categorical" else output.shape[:1] + output.shape[2:]
+        if shape != (codes.shape[0], *x_event):
+            wanted = ("N", *(("classes",) if self.likelihood == "categorical" else ()), *x_event)
+            raise ValueError(
+                f"the decoder turned {codes.shape[0]} codes into shape {tuple(output.shape)}; for x of shape "
+                f"{tuple(self.x.shape)} and batch_dims={self.batch_dims} it must return [{', '.join(map(str, wanted))}]"
+            )
+        if self.likelihood == "bernoulli":
+            natural = output.flatten(1)
+            return natural, softplus(natural, threshold=40).sum(-1)
+        if self.likelihood == "gaussian":
+            natural = output.flatten(1) / self.scale**2
+            return natural, 0.5 * self.scale**2 * natural.square().sum(-1)
+        return output.log_softmax(1).flatten(1), output.new_zeros(output.shape[0])
+
+    def _statistic(self, natural: Tensor) -> tuple[Tensor, Tensor | float]:
+        """T(x) ``[*batch, D]`` and b(x) ``[*batch]``."""
+        if self.likelihood == "categorical":
+            classes = natural.shape[-1] // max(1, math.prod(self.x.shape[self.batch_dims :]))
+            return one_hot(self.x, classes).movedim(-1, self.batch_dims).flatten(self.batch_dims).to(natural.dtype), 0.0
+        x = self.x.reshape(*self.batch_shape, natural.shape[-1]).to(natural.dtype)
+        if self.likelihood == "bernoulli":
+            return x, 0.0
+        constant = x.shape[-1] * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
+        return x, 0.5 / self.scale**2 * x.square().sum(-1) + constant
+
+    def _find_event_dims(self, z: Tensor) -> int:
+        """The fewest extra dimensions in front of the batch for which the shapes agree."""
+        for extra in range(z.dim() - self.batch_dims):
+            if z.shape[extra : extra + self.batch_dims] == self.batch_shape:
+                return z.dim() - self.batch_dims - extra
+        raise ValueError(
+            f"z has shape {tuple(z.shape)}, in which the batch shape {tuple(self.batch_shape)} of x does not occur"
+        )
+
+    def _refuse_random_layers(self) -> None:
+        """A table compares codes across decoder rows, so rows may not depend on each other or on chance."""
+        for module in self.decoder.modules() if isinstance(self.decoder, nn.Module) else ():
+            is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            is_dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+            if module.training and (is_norm or is_dropout):
+                raise ValueError(
+                    f"the decoder has a {type(module).__name__} in train mode, so the cost of one code would depend on "
+                    "chance or on the other codes; use GroupNorm or LayerNorm, call eval() on that layer, or take an "
+                    "estimator that decodes samples only, such as Reinforce or GumbelSoftmax"
+                )
+
+
+@final
+class _Sum(SharedCost):
+    """The sum of two costs, each asked in the way that suits it."""
+
+    def __init__(self, first: Cost, second: Cost) -> None:
+        self.parts = (first, second)
+
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        values = [part(z, event_dims=event_dims) if isinstance(part, SharedCost) else part(z) for part in self.parts]
+        return values[0] + values[1]
+
+    def table(self, latent: Latent) -> Tensor:
+        return table(self.parts[0], latent) + table(self.parts[1], latent)
+
+    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+        return single_changes(self.parts[0], latent, z) + single_changes(self.parts[1], latent, z)
+
+    def all(self, latent: Latent) -> Tensor:
+        return all_costs(self.parts[0], latent) + all_costs(self.parts[1], latent)

@@ -1,0 +1,148 @@
+r"""What every estimator offers, and how a gradient estimate is put on a value.
+
+An estimator turns (latent, cost) into a tensor ``[*batch]`` whose value is the cost and whose ``backward()`` is an
+estimate of the
+gradient of E[cost(z)]: with respect to the scores of the latent, and with respect to whatever the cost itself
+depends on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from argrad.costs import Cost
+from argrad.latents import Bits, Categorical, Latent
+from argrad.latents.base import can_read_values
+
+__all__ = ["Estimator", "Noise", "attach", "attach_to_parameters", "is_factorised", "positive_buffer"]
+
+Noise = Tensor | tuple[Tensor, ...]
+"""What an estimator is a deterministic function of: one tensor for most, a tuple for some."""
+
+
+class Estimator(nn.Module, ABC):
+    """A gradient estimator. Theory is declared as data; tests and diagnostics read it.
+
+    ``estimator(latent, cost, *, generator=None, noise=None)`` returns a tensor ``[*batch]``. With ``noise`` from
+    :meth:`draw_noise` it is a deterministic function of its arguments.
+    """
+
+    unbiased: bool
+    """Whether the expectation of the gradient is the gradient of E[cost] for every setting."""
+    needs_cost_gradient: bool
+    """Whether the cost must be differentiable with respect to z."""
+
+    @abstractmethod
+    def forward(
+        self, latent: Latent, cost: Cost, *, generator: torch.Generator | None = None, noise: Any = None
+    ) -> Tensor:
+        """The value of the cost, ``[*batch]``, carrying the gradient estimate."""
+
+    @abstractmethod
+    def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Noise:
+        """Everything random that one call needs."""
+
+    @abstractmethod
+    def cost_evaluations(self, latent: Latent) -> int:
+        """How many structures per example the cost is evaluated at, where it shares no work."""
+
+    @abstractmethod
+    def supports(self, latent: Latent) -> bool:
+        """Whether this estimator works on this latent."""
+
+    def require_support(self, latent: Latent) -> None:
+        """Raise a ValueError that names what works instead, unless this estimator supports the latent."""
+        if not isinstance(latent, Latent):
+            raise ValueError(
+                f"{type(self).__name__} needs a latent such as Categorical(logits) or Bits(logits), "
+                f"got {type(latent).__name__}"
+            )
+        if not self.supports(latent):
+            from argrad import estimators
+
+            works = [name for name in estimators.ESTIMATORS if getattr(estimators, name)().supports(latent)]
+            raise ValueError(f"{type(self).__name__} does not support {latent!r}; these do: {', '.join(works)}")
+
+
+class _Attach(torch.autograd.Function):
+    """Identity on a value; in the backward pass, a given gradient for the scores."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream, gradient * upstream.reshape(upstream.shape + (1,) * (gradient.dim() - upstream.dim())), None
+
+
+def attach(value: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
+    """Put a detached gradient on a value: the value is unchanged, ``backward()`` adds ``gradient`` to the scores.
+
+    Args:
+        value: ``[*batch]``; gradients that it carries already still flow.
+        scores: ``[*batch, *event]``; ``-inf`` does no harm, since no arithmetic touches the scores.
+        gradient: ``[*batch, *event]``.
+
+    >>> h = torch.zeros(3, requires_grad=True)
+    >>> attach(torch.tensor(7.0), h, torch.tensor([1.0, 2.0, 3.0])).backward()
+    >>> h.grad
+    tensor([1., 2., 3.])
+    """
+    if not (scores.requires_grad and torch.is_grad_enabled()):
+        return value
+    result: Tensor = _Attach.apply(value, scores, gradient.detach().to(scores.dtype))  # type: ignore[no-untyped-call]
+    return result
+
+
+def attach_to_parameters(value: Tensor, objective: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Let ``backward()`` on the value also follow the gradient of an objective, for the given parameters only.
+
+    The objective is a mean over the batch. Its gradient is added once per example of a batch mean, so that
+    ``value.mean()`` trains
+    the parameters on the objective itself; nothing else that the objective depends on receives a gradient.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained or not torch.is_grad_enabled():
+        return value
+    gradients = torch.autograd.grad(objective, trained, allow_unused=True)
+    for parameter, gradient in zip(trained, gradients, strict=True):
+        if gradient is not None:
+            value = value + ((parameter - parameter.detach()) * gradient).sum()
+    return value
+
+
+def positive_buffer(name: str, number: float | Tensor) -> Tensor:
+    """A setting as a 0-dimensional tensor, so that schedules and captured graphs can change it in place."""
+    tensor = torch.as_tensor(number, dtype=torch.get_default_dtype())
+    if tensor.dim() != 0 or (can_read_values(tensor) and not (bool(tensor > 0) and bool(tensor.isfinite()))):
+        raise ValueError(f"{name} must be a positive finite number, got {number}")
+    return tensor.clone()
+
+
+def is_factorised(latent: Latent) -> bool:
+    """Whether the latent's variables are independent: categorical variables or bits."""
+    return isinstance(latent, Categorical | Bits)
+
+
+def with_samples(latent: Latent, noise: Tensor, samples: int) -> Tensor:
+    """Noise ``[samples, *batch, *event]``; without the leading dimension it is accepted for one sample."""
+    latent.check_noise(noise)
+    if samples == 1 and noise.dim() == latent.scores.dim():
+        noise = noise.unsqueeze(0)
+    expected: Sequence[int] = (samples, *latent.scores.shape)
+    if noise.shape != expected:
+        raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {tuple(expected)}; draw it with draw_noise()")
+    return noise

@@ -1,0 +1,87 @@
+"""What estimators with control variates share: running moments of the cost, and a small network of any input size."""
+
+import warnings
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from argrad.latents import Latent
+
+__all__ = ["RunningMoments", "features", "small_network"]
+
+
+@final
+class RunningMoments(nn.Module):
+    """Exponential moving mean and standard deviation of the costs seen in earlier calls.
+
+    Only earlier calls count, so a baseline made of them is independent of the present noise and adds no bias.
+    """
+
+    total: Tensor
+    mean: Tensor
+    square: Tensor
+
+    def __init__(self, decay: float = 0.95) -> None:
+        super().__init__()
+        self.decay = decay
+        for name in ("total", "mean", "square"):
+            self.register_buffer(name, torch.tensor(0.0))
+
+    def location(self) -> Tensor:
+        """The mean so far; 0 before the first update."""
+        return self.mean / self.total.clamp_min(torch.finfo(self.total.dtype).tiny)
+
+    def scale(self) -> Tensor:
+        """The standard deviation so far; 1 before the first update and where the costs do not vary."""
+        variance = self.square / self.total.clamp_min(torch.finfo(self.total.dtype).tiny) - self.location().square()
+        return torch.where(variance > 0, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt(), 1.0)
+
+    @torch.no_grad()
+    def update(self, costs: Tensor) -> None:
+        """Take in one batch of costs; an empty batch changes nothing."""
+        if costs.numel() == 0:
+            return
+        weight = 1 - self.decay
+        self.total.lerp_(torch.ones_like(self.total), weight)
+        self.mean.lerp_(costs.mean().to(self.mean), weight)
+        self.square.lerp_(costs.square().mean().to(self.square), weight)
+
+
+def small_network(hidden: int = 64) -> nn.Sequential:
+    """Two layers, any input size, one output that starts at zero; sized by the first call."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
+        first = nn.LazyLinear(hidden)
+    last = nn.Linear(hidden, 1)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(first, nn.SiLU(), last)
+
+
+def features(latent: Latent, parts: list[Tensor], context: Tensor | None) -> Tensor:
+    """Join parts ``[*batch, *event]`` and an optional context ``[*batch, d]`` to ``[*batch, features]``."""
+    flat = [part.flatten(part.dim() - latent.event_dims) for part in parts]
+    if context is not None:
+        if context.shape[:-1] != latent.batch_shape:
+            raise ValueError(
+                f"context must have shape [*batch, d] with batch {tuple(latent.batch_shape)}, "
+                f"got {tuple(context.shape)}"
+            )
+        flat.append(context.to(flat[0].dtype))
+    return torch.cat(flat, -1)
+
+
+def apply_network(network: nn.Module, inputs: Tensor, batch_shape: torch.Size) -> Tensor:
+    """One number per example from a network that returns ``[*batch]`` or ``[*batch, 1]``."""
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in network.parameters()):
+        network.to(device=inputs.device, dtype=inputs.dtype)
+    output = network(inputs)
+    assert isinstance(output, Tensor)
+    if output.shape == (*batch_shape, 1):
+        output = output.squeeze(-1)
+    if output.shape != batch_shape:
+        raise ValueError(
+            f"the network must return one number per example, {tuple(batch_shape)}, got {tuple(output.shape)}"
+        )
+    return output

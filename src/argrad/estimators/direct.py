@@ -1,0 +1,292 @@
+r"""Direct optimisation through arg max.
+
+With z* = arg max {h + γ} and z(ε) = arg max {h − ε c + γ} for the *same* noise γ,
+
+.. math:: \nabla_h E_\gamma[c(z^*)] = \lim_{\varepsilon \to 0} \frac1\varepsilon E_\gamma[z^* - z(\varepsilon)],
+
+because both sides are a mixed second derivative of :math:`G(h, \varepsilon) = E_\gamma[\max_z \{h(z) - \varepsilon
+c(z) + \gamma(z)\}]`: the derivative
+of a maximum is its maximiser, :math:`\partial_h G = E[z(\varepsilon)]` and :math:`\partial_\varepsilon G =
+-E[c(z(\varepsilon))]`, and the order of
+differentiation does not matter.
+
+**Bias.** For one categorical variable G = log Σ exp(h − ε c) up to a constant, so at any ε ≠ 0 the expectation of
+the estimate is
+
+.. math:: (\mathrm{softmax}(h) - \mathrm{softmax}(h - \varepsilon c)) / \varepsilon,
+
+the gradient of :math:`-\frac1\varepsilon \log E_q[e^{-\varepsilon c}] = E_q[c] - \frac\varepsilon2 \mathrm{Var}_q[c]
++ O(\varepsilon^2)`: positive ε rewards spread of the cost
+under q, negative ε punishes it, and the two-sided difference (z(−ε) − z(ε)) / 2ε cancels the first order.
+**Variance.** An estimate is zero unless the arg max
+moves, and of size 1/ε when it does, which happens with probability proportional to ε: the variance grows as 1/ε. So
+ε has to
+match the spread of the cost under q, and ``epsilon="auto"`` measures it (:meth:`Direct.adapt`).
+
+**Several variables.** c(z) for every structure is out of reach, so around z* it is replaced by a sum over variables,
+c(z*) + Σ_i [c(z* with z_i = v) − c(z*)]
+(``changes="single"``), by its gradient (``changes="gradient"``), or by m random single changes (``changes=m``), each
+of which may move on its own and counts
+num_changes / m times.
+
+Reference: Lorberbom, Gane, Jaakkola & Hazan, 2019, "Direct optimization through arg max for discrete variational
+auto-encoder".
+McAllester, Hazan & Keshet, 2010, "Direct loss minimization for structured prediction", is the case without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from argrad.costs import Cost, evaluate, has_table, single_changes, table
+from argrad.estimators.base import Estimator, Noise, attach, is_factorised
+from argrad.latents import Categorical, Latent
+from argrad.latents.base import can_read_values
+
+__all__ = ["Direct"]
+
+ADAPTATION_RATE = 0.1
+"""How far log ε moves towards its target in one step."""
+
+
+@final
+class Direct(Estimator):
+    """The difference of two arg maxes, divided by ε. Treats the cost as a black box unless ``changes="gradient"``.
+
+    Args:
+        epsilon: a number other than 0, negative ones allowed, or "auto" to adapt it to the spread of the cost (start
+        with "auto").
+        two_sided: use z(−ε) − z(ε) over 2ε, whose bias is of second order in ε.
+        changes: how the cost is approximated around z* when there are several variables: "single", "gradient", or a
+        number m
+            of random single changes.
+        noise: False is classic direct loss minimisation: z* is the mode.
+        target: a structure to put in place of z(ε), or class indices; also accepted in the call. In expectation the
+        gradient is then that
+            of the cross-entropy of the target, over ε.
+        averaging: with "auto", over how many draws the user's batches and optimiser average; ε falls with its cube
+        root.
+
+    >>> from argrad import Categorical, TableCost
+    >>> logits = torch.zeros(4, 3, requires_grad=True)
+    >>> loss = Direct(epsilon=0.5)(Categorical(logits), TableCost(torch.tensor([1.0, 2.0, 3.0])))
+    >>> loss.shape
+    torch.Size([4])
+    """
+
+    unbiased = False
+    epsilon: Tensor
+    adaptations: Tensor
+
+    def __init__(
+        self,
+        epsilon: float | Literal["auto"] = 0.1,
+        *,
+        two_sided: bool = False,
+        changes: Literal["single", "gradient"] | int = "single",
+        noise: bool = True,
+        target: Tensor | None = None,
+        averaging: float = 100.0,
+    ) -> None:
+        super().__init__()
+        if isinstance(epsilon, str) and epsilon != "auto":
+            raise ValueError(f'epsilon must be a number or "auto", got {epsilon!r}')
+        if not isinstance(epsilon, str) and (epsilon == 0 or not math.isfinite(epsilon)):
+            raise ValueError(
+                f"epsilon must be finite and not 0, got {epsilon}; 0.1 is a common start, or use epsilon='auto'"
+            )
+        if changes not in ("single", "gradient") and (isinstance(changes, str) or changes < 1):
+            raise ValueError(
+                f'changes must be "single", "gradient" or a number of random changes >= 1, got {changes!r}'
+            )
+        if target is not None and two_sided:
+            raise ValueError("a target replaces z(ε) on one side; use two_sided=False with it")
+        if not averaging > 0:
+            raise ValueError(f"averaging must be a positive number of draws, got {averaging}")
+        self.auto = epsilon == "auto"
+        self.two_sided = two_sided
+        self.changes = changes
+        self.noise = noise
+        self.target = target
+        self.averaging = averaging
+        self.needs_cost_gradient = changes == "gradient"
+        self.register_buffer("epsilon", torch.tensor(1.0 if isinstance(epsilon, str) else float(epsilon)))
+        self.register_buffer("adaptations", torch.tensor(0, dtype=torch.int64))
+
+    def forward(
+        self,
+        latent: Latent,
+        cost: Cost,
+        *,
+        generator: torch.Generator | None = None,
+        noise: Noise | Literal[False] | None = None,
+        target: Tensor | None = None,
+    ) -> Tensor:
+        """The cost of z*, ``[*batch]``.
+
+        Args:
+            latent: any latent with a solver.
+            cost: any cost.
+            generator: where fresh noise comes from.
+            noise: from :meth:`draw_noise`; False for none.
+            target: a structure ``[*batch, *event]``, or class indices, to put in place of z(ε).
+        """
+        self.require_support(latent)
+        target = self.target if target is None else target
+        noise = False if noise is None and not self.noise else noise
+        perturbed, choice = self._perturb(latent, noise, generator)
+        z = latent.solve(perturbed).to(latent.scores.dtype)
+        if not (latent.scores.requires_grad and torch.is_grad_enabled()):
+            return evaluate(cost, latent, z)
+        if target is not None:
+            gradient = (z - self._as_structure(latent, target)) / self.epsilon
+            return attach(evaluate(cost, latent, z), latent.scores, gradient)
+        if choice is not None:
+            return self._random_changes(latent, cost, z, perturbed, choice)
+        value, weights = self._linearise(latent, cost, z)
+        shift = self.epsilon * weights
+        better = latent.solve(perturbed - shift)
+        if self.two_sided:
+            gradient = (latent.solve(perturbed + shift) - better) / (2 * self.epsilon)
+        else:
+            gradient = (z - better) / self.epsilon
+        value = attach(value, latent.scores, gradient)
+        if self.auto and self.training:
+            self.adapt(latent, weights)
+        return value
+
+    def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Noise:
+        """The latent's noise; with ``changes=m`` also m uniform numbers per example, which choose the changes."""
+        noise = latent.draw_noise(generator=generator)
+        if not isinstance(self.changes, int):
+            return noise
+        shape = (self.changes, *latent.batch_shape)
+        return noise, torch.rand(shape, dtype=noise.dtype, device=noise.device, generator=generator)
+
+    def cost_evaluations(self, latent: Latent) -> int:
+        """z* and its approximation around it."""
+        if self.changes == "gradient":
+            return 1
+        return 1 + (self.changes if isinstance(self.changes, int) else latent.num_changes)
+
+    def supports(self, latent: Latent) -> bool:
+        """Every latent with independent variables."""
+        return is_factorised(latent)
+
+    @torch.no_grad()
+    def adapt(self, latent: Latent, weights: Tensor) -> None:
+        r"""Move ε towards the value that minimises the mean squared error of the gradient.
+
+        With the cost linearised as ``weights`` w, m(h) = E[z] and N = ``averaging``, everything needed is known in
+        closed form: the expectation
+        :math:`\hat g = (m(h) - m(h - \varepsilon w)) / \varepsilon`, the bias :math:`\hat g - \mathrm{Cov}(z) w`,
+        and the second moment, which is
+        :math:`\|\hat g\|_1 / \varepsilon` for bits and within a factor of two of it for categorical variables (each
+        move of the arg max contributes its two ends). Near
+        the optimum bias² grows as ε² (two-sided: ε⁴) and variance falls as 1/ε, so bias² + variance / N is least
+        where 2 bias² = variance / N
+        (two-sided: 4 bias²), and the distance of log ε from there is the log of their ratio over 3 (5).
+
+        Called by ``forward`` in train mode, after the gradient of the step is fixed: ε never depends on the noise of
+        its own step.
+        """
+        epsilon, mean, exact = self.epsilon, latent.mean(), latent.gradient_of_mean(weights)
+        ahead = latent.with_scores(latent.scores - epsilon * weights).mean()
+        behind = latent.with_scores(latent.scores + epsilon * weights).mean() if self.two_sided else mean
+        width, order = (2 * epsilon, 4) if self.two_sided else (epsilon, 2)
+        expected = (behind - ahead) / width
+        bias = (expected - exact).square().sum()
+        variance = (expected.abs().sum() / width - expected.square().sum()).clamp_min(0)
+        tiny = torch.finfo(bias.dtype).tiny
+        distance = ((variance + tiny) / (self.averaging * order * bias + tiny)).log() / (order + 1)
+        # The first guess is one over the spread of the cost, most weight on the variables that still vary.
+        per_variable = weights * exact if not isinstance(latent, Categorical) else (weights * exact).sum(-1)
+        spread = (per_variable.square().sum() / per_variable.sum().clamp_min(tiny)).clamp_min(tiny).sqrt()
+        first = self.adaptations == 0
+        start = torch.where(first, 1 / spread, epsilon)
+        self.epsilon.copy_(torch.where(first, start, epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp()))
+        self.adaptations.add_(1)
+
+    def _perturb(
+        self, latent: Latent, noise: Noise | Literal[False] | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Perturbed scores, and what chooses the random changes."""
+        wants_choice = isinstance(self.changes, int)
+        if noise is None or (noise is False and wants_choice):
+            fresh = self.draw_noise(latent, generator=generator)
+            noise = (torch.zeros_like(fresh[0]), fresh[1]) if noise is False else fresh
+        if noise is False:
+            return latent.scores.detach(), None
+        if isinstance(noise, tuple) != wants_choice:
+            raise ValueError(
+                f"Direct(changes={self.changes!r}) needs the noise that its own draw_noise(latent) returns"
+            )
+        draw, choice = noise if isinstance(noise, tuple) else (noise, None)
+        return latent.scores.detach() + latent.check_noise(draw), choice
+
+    def _linearise(self, latent: Latent, cost: Cost, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The cost of z and weights w with c(z') ≈ constant + <w, z'>."""
+        if self.changes == "gradient":
+            z = z.detach().requires_grad_()
+            value = evaluate(cost, latent, z)
+            (weights,) = torch.autograd.grad(value.sum(), z, retain_graph=True, allow_unused=True)
+            if weights is None:
+                raise ValueError('changes="gradient" needs a cost that is differentiable in z; use changes="single"')
+            return value, weights
+        if has_table(cost, latent):
+            costs = table(cost, latent)
+            return (costs * z).sum(-1), costs.detach()
+        value = evaluate(cost, latent, z)
+        return value, latent.linear(single_changes(cost, latent, z, value))
+
+    def _random_changes(self, latent: Latent, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
+        """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves."""
+        value = evaluate(cost, latent, z)
+        number = max(1, latent.num_changes)
+        with torch.no_grad():
+            which = (choice * number).long().clamp_max(number - 1)
+            step = (
+                latent.change(z, which) - z if latent.num_changes else torch.zeros_like(z).expand(len(choice), *z.shape)
+            )
+            gain = evaluate(cost, latent, z + step) - value
+            event = tuple(range(-latent.event_dims, 0))
+            behind = torch.where(step != 0, perturbed * step, 0.0).sum(event)
+            better = (behind - self.epsilon * gain > 0).to(z.dtype)
+            if self.two_sided:
+                moves = ((behind + self.epsilon * gain > 0).to(z.dtype) - better) / (2 * self.epsilon)
+            else:
+                moves = -better / self.epsilon
+            share = number / len(choice)
+
+            def add_up(per_change: Tensor) -> Tensor:
+                return (per_change.reshape(per_change.shape + (1,) * latent.event_dims) * step).sum(0)
+
+            gradient = share * add_up(moves)
+            if self.auto and self.training:
+                self.adapt(latent, add_up(gain / step.square().sum(event).clamp_min(1)))
+        return attach(value, latent.scores, gradient)
+
+    def _as_structure(self, latent: Latent, target: Tensor) -> Tensor:
+        """Class indices as one-hot structures; structures as they are."""
+        if (
+            isinstance(latent, Categorical)
+            and not target.is_floating_point()
+            and target.shape == latent.scores.shape[:-1]
+        ):
+            if can_read_values(target) and bool(((target < 0) | (target >= latent.values)).any()):
+                raise ValueError(f"target class indices must lie in 0 … {latent.values - 1}")
+            return torch.zeros_like(latent.scores).scatter(-1, target.unsqueeze(-1), 1.0)
+        if target.shape != latent.scores.shape:
+            raise ValueError(
+                f"target has shape {tuple(target.shape)}, but structures have {tuple(latent.scores.shape)}"
+            )
+        return target.to(latent.scores.dtype)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        epsilon = '"auto"' if self.auto else f"{self.epsilon.item():.4g}"
+        return f"epsilon={epsilon}, two_sided={self.two_sided}, changes={self.changes!r}"

@@ -1,0 +1,134 @@
+r"""REINFORCE, the score-function estimator.
+
+.. math:: \nabla_h E[c(z)] = E[(c(z) - b)\,\nabla_h \log q(z)]
+
+for any baseline b that does not depend on the sample, since :math:`E[\nabla \log q(z)] = 0`. Baselines: a moving
+average of earlier costs; with S samples, the mean of the
+other S − 1 (*leave-one-out*, which then reads :math:`\frac1{S-1}\sum_s (c_s - \bar c)\,\nabla\log q(z_s)`); or a
+network that predicts the cost from the detached
+scores or from a context that the user passes, trained by squared error in the same backward pass.
+
+References: Williams, 1992; Mnih & Gregor, 2014, "Neural variational inference and learning in belief networks"
+(learnt baselines);
+Kool, van Hoof & Welling, 2019, "Buy 4 REINFORCE samples, get a baseline for free!" (leave-one-out).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from argrad.costs import Cost, evaluate
+from argrad.estimators.base import Estimator, attach, attach_to_parameters, is_factorised, with_samples
+from argrad.estimators.control import RunningMoments, apply_network, features, small_network
+from argrad.latents import Latent
+
+__all__ = ["Reinforce"]
+
+
+@final
+class Reinforce(Estimator):
+    """Unbiased for any cost and any latent with a log-probability.
+
+    Args:
+        samples: S ≥ 1 samples per example.
+        baseline: "none", "moving-average", "leave-one-out" (S ≥ 2), "learnt" (a small network, sized by the first
+        call), or your own module that
+            maps ``[*batch, features]`` to ``[*batch]``. "auto" is leave-one-out where there are several samples,
+            else the moving average.
+
+    >>> from argrad import Categorical
+    >>> logits = torch.zeros(4, 3, requires_grad=True)
+    >>> Reinforce(samples=2)(Categorical(logits), lambda z: z[..., 0]).shape
+    torch.Size([4])
+    """
+
+    unbiased = True
+    needs_cost_gradient = False
+
+    def __init__(
+        self,
+        samples: int = 1,
+        *,
+        baseline: Literal["auto", "none", "moving-average", "leave-one-out", "learnt"] | nn.Module = "auto",
+    ) -> None:
+        super().__init__()
+        if samples < 1:
+            raise ValueError(f"Reinforce needs at least one sample, got samples={samples}")
+        if baseline == "auto":
+            baseline = "leave-one-out" if samples > 1 else "moving-average"
+        names = ("none", "moving-average", "leave-one-out", "learnt")
+        if not isinstance(baseline, nn.Module) and baseline not in names:
+            raise ValueError(f"baseline must be one of {', '.join(names)}, or a module, got {baseline!r}")
+        if baseline == "leave-one-out" and samples < 2:
+            raise ValueError('baseline="leave-one-out" needs samples >= 2')
+        self.samples = samples
+        self.baseline = "learnt" if isinstance(baseline, nn.Module) else baseline
+        self.network = (
+            baseline if isinstance(baseline, nn.Module) else small_network() if baseline == "learnt" else None
+        )
+        self.moments = RunningMoments() if self.baseline in ("moving-average", "learnt") else None
+
+    def forward(
+        self,
+        latent: Latent,
+        cost: Cost,
+        *,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> Tensor:
+        """The mean cost of the samples, ``[*batch]``.
+
+        Args:
+            latent: any latent with a log-probability.
+            cost: any cost.
+            generator: where fresh noise comes from.
+            noise: ``[samples, *batch, *event]``; for one sample the leading dimension may be left out.
+            context: what a learnt baseline sees beside the detached scores, ``[*batch, d]``.
+        """
+        self.require_support(latent)
+        noise = (
+            self.draw_noise(latent, generator=generator) if noise is None else with_samples(latent, noise, self.samples)
+        )
+        z = latent.sample(noise=noise)
+        costs = evaluate(cost, latent, z)
+        value = costs.mean(0)
+        if not (latent.scores.requires_grad and torch.is_grad_enabled()):
+            return value
+        observed = costs.detach()
+        advantage = observed
+        if self.baseline == "leave-one-out":
+            advantage = (observed - observed.mean(0)) * (self.samples / (self.samples - 1))
+        elif self.moments is not None:
+            predicted = self.moments.location().to(observed)
+            if self.network is not None:
+                scale = self.moments.scale().to(observed)
+                inputs = features(latent, [latent.scores.detach().clamp(-30, 30)], context)
+                output = apply_network(self.network, inputs, latent.batch_shape)
+                error = (output - (observed - predicted) / scale).square().mean()
+                value = attach_to_parameters(value, error, self.network.parameters())
+                predicted = predicted + scale * output.detach()
+            advantage = observed - predicted
+            if self.training:
+                self.moments.update(observed)
+        weight = advantage.reshape(advantage.shape + (1,) * latent.event_dims)
+        return attach(value, latent.scores, (weight * latent.score_gradient(z)).mean(0))
+
+    def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
+        """``[samples, *batch, *event]``."""
+        return latent.draw_noise((self.samples,), generator=generator)
+
+    def cost_evaluations(self, latent: Latent) -> int:
+        """One per sample."""
+        return self.samples
+
+    def supports(self, latent: Latent) -> bool:
+        """Latents whose log-probability is that of their samples."""
+        return is_factorised(latent)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        return f"samples={self.samples}, baseline={self.baseline!r}"

@@ -1,0 +1,298 @@
+"""What every latent offers, and the checks that all of them share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+__all__ = ["MAX_STATES", "Latent", "Unavailable", "can_read_values", "check_scores"]
+
+MAX_STATES = 2**20
+"""Most structures that :meth:`Latent.enumerate` lists; beyond, an estimator that samples is the better tool."""
+
+
+class Unavailable(NotImplementedError):
+    """The quantity does not exist, or is out of reach, under this latent's law; the message names a substitute."""
+
+
+class Latent(ABC):
+    """A batch of distributions over discrete structures: scores + noise + solver.
+
+    A structure z is drawn as ``solve(scores + noise)``. Shapes: ``scores`` is ``[*batch, *event]``, z the same, with
+    entries 0 and 1. ``score(z)`` is linear in z, so the gradient of ``score(z)`` with respect to the scores is z
+    itself.
+    """
+
+    scores: Tensor
+    """Unnormalised log-probabilities, ``[*batch, *event]``: what the estimators differentiate."""
+    event_dims: int
+    """How many trailing dimensions of z make up one structure."""
+
+    @property
+    @final
+    def batch_shape(self) -> torch.Size:
+        """The shape of the batch of distributions."""
+        return self.scores.shape[: self.scores.dim() - self.event_dims]
+
+    @property
+    @final
+    def event_shape(self) -> torch.Size:
+        """The shape of one structure z."""
+        return self.scores.shape[self.scores.dim() - self.event_dims :]
+
+    @property
+    @abstractmethod
+    def variables(self) -> int:
+        """How many discrete variables one structure has."""
+
+    @property
+    @abstractmethod
+    def values(self) -> int:
+        """How many values each variable takes."""
+
+    @property
+    @final
+    def num_states(self) -> int:
+        """How many structures there are."""
+        return int(self.values**self.variables)
+
+    @property
+    @final
+    def num_changes(self) -> int:
+        """How many structures differ from a given one in a single variable."""
+        return self.variables * (self.values - 1)
+
+    @property
+    @final
+    def is_one_of_k(self) -> bool:
+        """Whether z is a single categorical variable, so that a table of k costs says all there is to say."""
+        return self.event_shape == (self.values,) and self.variables == 1
+
+    @property
+    @final
+    def table_shape(self) -> tuple[int, ...]:
+        """Of a table of single changes: ``[*batch, k]`` for one categorical variable, else ``[*batch, n, values]``."""
+        return (*self.batch_shape, *(() if self.is_one_of_k else (self.variables,)), self.values)
+
+    @abstractmethod
+    def with_scores(self, scores: Tensor) -> Self:
+        """The same kind of latent with other scores, unchecked; leading dimensions may be added."""
+
+    @final
+    def expand(self, *shape: int) -> Self:
+        """The same distributions repeated over new leading batch dimensions, without copying."""
+        return self.with_scores(self.scores.expand(*shape, *self.scores.shape))
+
+    @abstractmethod
+    def draw_noise(self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Fresh noise ``[*shape, *batch, *event]`` of the kind that :meth:`sample` adds to the scores."""
+
+    @abstractmethod
+    def solve(self, scores: Tensor) -> Tensor:
+        """The best structure for the given scores ``[*extra, *batch, *event]``; never differentiable."""
+
+    @final
+    def perturb(self, noise: Tensor) -> Tensor:
+        """Scores plus noise, in the precision of the noise."""
+        return self.scores + self.check_noise(noise)
+
+    @final
+    def sample(
+        self,
+        shape: Sequence[int] = (),
+        *,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Draw structures ``[*shape, *batch, *event]``, or the ones that the given noise selects. Never differentiable.
+
+        Args:
+            shape: leading dimensions of fresh draws; leave out when noise is given.
+            generator: where fresh noise comes from.
+            noise: ``[*extra, *batch, *event]`` from :meth:`draw_noise`.
+        """
+        with torch.no_grad():
+            if noise is None:
+                noise = self.draw_noise(shape, generator=generator)
+            elif tuple(shape) not in ((), tuple(noise.shape[: noise.dim() - self.scores.dim()])):
+                raise ValueError(
+                    f"sample(shape={tuple(shape)}) does not fit noise of shape {tuple(noise.shape)}; "
+                    "leave shape out when noise is given"
+                )
+            return self.solve(self.perturb(noise)).to(self.scores.dtype)
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """The most probable structure, ``[*batch, *event]``."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[z], ``[*batch, *event]``, differentiable: the probability of each coordinate being 1."""
+
+    @abstractmethod
+    def gradient_of_mean(self, weights: Tensor) -> Tensor:
+        """The gradient of E[<weights, z>] with respect to the scores: Cov(z) @ weights, ``[*batch, *event]``."""
+
+    @abstractmethod
+    def score(self, z: Tensor) -> Tensor:
+        """The unnormalised log-probability of z, ``[*extra, *batch]``."""
+
+    @abstractmethod
+    def log_prob(self, z: Tensor) -> Tensor:
+        """The log-probability of z, ``[*extra, *batch]``."""
+
+    @abstractmethod
+    def score_gradient(self, z: Tensor) -> Tensor:
+        """The gradient of ``log_prob(z)`` with respect to the scores: z − E[z], without an autograd graph."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Entropy in nats, ``[*batch]``."""
+
+    @abstractmethod
+    def kl(self, prior: Latent | None = None) -> Tensor:
+        """KL(self || prior) in nats, ``[*batch]``; the prior is uniform over all structures when None."""
+
+    @abstractmethod
+    def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
+        """The softened arg max of perturbed scores, in the interior of the hull of the structures; differentiable."""
+
+    @abstractmethod
+    def perturb_given(self, z: Tensor, noise: Tensor) -> Tensor:
+        """Perturbed scores drawn from their law given the outcome z, from fresh noise of the same shape as z."""
+
+    @abstractmethod
+    def outcome_path_gradient(self, z: Tensor, perturbed: Tensor, weights: Tensor) -> Tensor:
+        r"""The part of a pathwise gradient that the outcome carries.
+
+        Let t = ``perturbed`` be the perturbed scores whose arg max is z. Moving the scores moves t along two paths:
+        with the
+        noise fixed (outcomes may change), or with the noise *given the outcome* fixed (they may not). Returned is
+        ``(∂t/∂h − ∂t̃/∂h)ᵀ weights``, the difference of the two pulled-back gradients, in closed form.
+        """
+
+    @abstractmethod
+    def enumerate(self) -> Tensor:
+        """Every structure, ``[S, *event]``, the last variable changing fastest."""
+
+    @abstractmethod
+    def log_prob_all(self) -> Tensor:
+        """The log-probability of every structure in the order of :meth:`enumerate`, ``[*batch, S]``."""
+
+    @abstractmethod
+    def change(self, z: Tensor, which: Tensor) -> Tensor:
+        """Apply single changes to z.
+
+        Args:
+            z: ``[*batch, *event]``.
+            which: change numbers ``[m]`` (the same for all) or ``[m, *batch]``, each in ``range(num_changes)``.
+
+        Returns:
+            ``[m, *batch, *event]``: z with one variable set to another value.
+        """
+
+    @abstractmethod
+    def tabulate_changes(self, z: Tensor, unchanged: Tensor, changed: Tensor) -> Tensor:
+        """Arrange costs by variable and value.
+
+        Args:
+            z: ``[*batch, *event]``.
+            unchanged: the cost of z, ``[*batch]``.
+            changed: the cost of every single change of z, ``[num_changes, *batch]``.
+
+        Returns:
+            ``[*batch, k]`` for one categorical variable, otherwise ``[*batch, n, values]``: the cost with that
+            variable set to
+            that value and all others as in z.
+        """
+
+    @abstractmethod
+    def linear(self, table: Tensor) -> Tensor:
+        """Weights w ``[*batch, *event]`` with <w, z> = the sum over variables of ``table``, up to a constant."""
+
+    @final
+    def check_enumerable(self) -> None:
+        """Raise a ValueError where there are more structures than :data:`MAX_STATES`."""
+        if self.num_states > MAX_STATES:
+            raise ValueError(
+                f"{self!r} has {self.values}^{self.variables} structures, more than the {MAX_STATES:,} that can be "
+                "enumerated; "
+                "use an estimator that samples, such as LocalExpectation, Direct or Reinforce"
+            )
+
+    @final
+    def check_noise(self, noise: Tensor) -> Tensor:
+        """Return the noise if its trailing shape is that of the scores."""
+        if noise.shape[noise.dim() - self.scores.dim() :] != self.scores.shape:
+            raise ValueError(
+                f"noise has shape {tuple(noise.shape)}, but {self!r} needs "
+                f"[*extra, {', '.join(map(str, self.scores.shape))}]; draw it with draw_noise()"
+            )
+        return noise
+
+    @final
+    def check_structure(self, z: Tensor) -> Tensor:
+        """Return z if its trailing shape is that of one structure."""
+        if z.shape[z.dim() - self.event_dims :] != self.event_shape or z.dim() < self.event_dims:
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, but a structure of {self!r} has shape {tuple(self.event_shape)}"
+            )
+        return z
+
+    def __repr__(self) -> str:
+        """Name the family and the shapes, not the numbers."""
+        values = f", values={self.values}" if self.event_dims > 1 or self.variables == 1 else ""
+        return f"{type(self).__name__}(batch={tuple(self.batch_shape)}, variables={self.variables}{values})"
+
+
+def can_read_values(tensor: Tensor) -> bool:
+    """Whether Python may look at the numbers: not while compiling or capturing a CUDA graph, nor under vmap."""
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None
+
+
+def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, validate: bool) -> None:
+    """Raise a ValueError that says what is wrong with scores, if anything is.
+
+    Args:
+        name: the latent, for the message.
+        scores: ``[*batch, *event]``.
+        event_dims: how many trailing dimensions make up one structure.
+        one_of_k: whether the last dimension lists the values of one variable, of which one must be possible.
+        validate: False checks type and shape only.
+    """
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        given = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"{name} needs a floating-point tensor of scores, got {given}; convert it with .float()")
+    if scores.dim() < event_dims or math.prod(scores.shape[scores.dim() - event_dims :]) == 0:
+        event = "n, k" if event_dims == 2 else "k" if one_of_k else "n"
+        raise ValueError(
+            f"{name} needs scores [*batch, {event}] with no empty event dimension, got shape {tuple(scores.shape)}"
+        )
+    if not validate or scores.numel() == 0 or not can_read_values(scores):
+        return
+    # The maximum of a row is finite exactly when the row has no NaN, no +inf and something above -inf.
+    allowed = scores.detach().amax(-1).isfinite() if one_of_k else scores.detach() < torch.inf
+    if not bool(allowed.all()):
+        raise ValueError(describe_bad_scores(name, scores.detach()))
+
+
+def describe_bad_scores(name: str, scores: Tensor) -> str:
+    """One line that says which kind of bad number the scores hold, where, and what to do."""
+    if bool(scores.isnan().any()):
+        kind, bad, advice = "NaN", scores.isnan(), "the network that made them has diverged: lower the learning rate"
+    elif bool((scores == torch.inf).any()):
+        kind, bad, advice = "+inf", scores == torch.inf, "use a large finite number, or -inf for what is impossible"
+    else:
+        bad = (scores == -torch.inf).all(-1)
+        kind, advice = "all -inf (no possible outcome)", "leave at least one outcome possible in every row"
+    where = tuple(bad.nonzero()[0].tolist())
+    return f"{name} scores are {kind} in {int(bad.sum())} of {bad.numel()} places, first at index {where}; {advice}"
