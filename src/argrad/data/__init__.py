@@ -1,0 +1,56 @@
+"""Image data sets by name or path, split by seed, binarised on request; nothing downloads without being asked.
+
+Load with `load`; manage files with `available`, `get` and `check`. Files are looked up in `$ARGRAD_DATA/<name>/`,
+then in the user's cache folder. Every error is a `DataError` with a message of one line.
+
+Example:
+    >>> from argrad.data import load
+    >>> digits = load("digits", split_seed=1)
+    >>> digits.shape, len(digits.train), len(digits.validation), len(digits.test)
+    ((8, 8), 1437, 180, 180)
+"""
+
+from argrad.data.binarization import Binarization, binarize
+from argrad.data.catalogue import CATALOGUE, File, Source
+from argrad.data.download import FileReport, Listing, Progress, available, check, get
+from argrad.data.errors import (
+    BrokenFile,
+    DataError,
+    DownloadFailed,
+    MissingFiles,
+    UnknownData,
+    WrongImages,
+    WrongOption,
+)
+from argrad.data.folder import Colour
+from argrad.data.images import Images
+from argrad.data.loading import from_arrays, load
+from argrad.data.locate import data_folders
+from argrad.data.splits import Fractions
+
+__all__ = [
+    "CATALOGUE",
+    "Binarization",
+    "BrokenFile",
+    "Colour",
+    "DataError",
+    "DownloadFailed",
+    "File",
+    "FileReport",
+    "Fractions",
+    "Images",
+    "Listing",
+    "MissingFiles",
+    "Progress",
+    "Source",
+    "UnknownData",
+    "WrongImages",
+    "WrongOption",
+    "available",
+    "binarize",
+    "check",
+    "data_folders",
+    "from_arrays",
+    "get",
+    "load",
+]
