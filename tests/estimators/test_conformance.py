@@ -1,0 +1,343 @@
+"""Every estimator on every latent that it supports."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import argrad
+from argrad import Bits, Categorical, estimators
+from argrad.estimators import ESTIMATORS, Estimator
+from problems import PROBLEMS, Problem, assert_mean, draws, make
+
+CONFIGURATIONS = {
+    "Exact": lambda: argrad.Exact(),
+    "LocalExpectation": lambda: argrad.LocalExpectation(),
+    "Direct": lambda: argrad.Direct(0.3),
+    "Direct negative": lambda: argrad.Direct(-0.3),
+    "Direct two-sided": lambda: argrad.Direct(0.3, two_sided=True),
+    "Direct gradient": lambda: argrad.Direct(0.3, changes="gradient"),
+    "Direct random": lambda: argrad.Direct(0.3, changes=3),
+    "Direct auto": lambda: argrad.Direct("auto"),
+    "GumbelSoftmax": lambda: argrad.GumbelSoftmax(0.5),
+    "GumbelSoftmax straight-through": lambda: argrad.GumbelSoftmax(0.5, straight_through=True),
+    "GumbelRao": lambda: argrad.GumbelRao(0.5, draws=3),
+    "Reinforce none": lambda: argrad.Reinforce(baseline="none"),
+    "Reinforce moving average": lambda: argrad.Reinforce(baseline="moving-average"),
+    "Reinforce leave-one-out": lambda: argrad.Reinforce(samples=3),
+    "Reinforce learnt": lambda: argrad.Reinforce(samples=2, baseline="learnt"),
+    "Rebar": lambda: argrad.Rebar(0.5, eta=0.7),
+    "Relax": lambda: argrad.Relax(),
+    "Relax with cost": lambda: argrad.Relax(relaxed_cost=True),
+    "Arm": lambda: argrad.Arm(),
+    "DisArm": lambda: argrad.DisArm(),
+}
+SAMPLES = 100_000
+
+
+def supported(select=lambda estimator: True, problems=PROBLEMS):
+    """Every (configuration, problem) pair that works together."""
+    pairs = []
+    for label, build in CONFIGURATIONS.items():
+        estimator = build()
+        pairs += [(label, name) for name in problems if select(estimator) and estimator.supports(make(name).latent)]
+    return pairs
+
+
+def trained(estimator: Estimator, problem: Problem, steps: int = 20) -> Estimator:
+    """The estimator after a few steps on its own parameters and state, so that no check passes on zeros alone."""
+    scores = problem.latent.scores.expand(8, *problem.latent.scores.shape).clone().requires_grad_()
+    generator = torch.Generator().manual_seed(99)
+    torch.manual_seed(0)
+    optimiser = None
+    for _ in range(steps):
+        loss = estimator(problem.latent.with_scores(scores), problem.cost(problem.theta()), generator=generator).mean()
+        if not list(estimator.parameters()):
+            loss.backward()
+            continue
+        optimiser = optimiser or torch.optim.Adam(estimator.parameters(), 0.02)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return estimator
+
+
+def test_every_estimator_is_configured():
+    assert {label.split()[0] for label in CONFIGURATIONS} == set(ESTIMATORS)
+    assert all(isinstance(getattr(estimators, name)(), Estimator) for name in ESTIMATORS)
+
+
+@pytest.mark.parametrize(("label", "name"), supported(lambda estimator: estimator.unbiased))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_unbiased_gradients(label, name, seed):
+    problem = make(name, seed)
+    estimator = trained(CONFIGURATIONS[label](), problem).eval()
+    value, for_scores, for_theta = draws(estimator, problem, SAMPLES, seed)
+    exact_value, exact_scores, exact_theta = problem.exact()
+    assert_mean(value, exact_value, comparisons=3)
+    assert_mean(for_scores, exact_scores, comparisons=3)
+    assert_mean(for_theta, exact_theta, comparisons=3)
+
+
+@pytest.mark.parametrize(("label", "name"), supported(lambda estimator: not estimator.unbiased))
+def test_biased_ones_keep_value_and_cost_gradient(label, name):
+    problem = make(name)
+    estimator = CONFIGURATIONS[label]()
+    if isinstance(estimator, argrad.GumbelSoftmax) and not estimator.straight_through:
+        pytest.skip("the soft relaxation changes the objective, and says so")
+    value, _, for_theta = draws(estimator, problem, SAMPLES)
+    exact_value, _, exact_theta = problem.exact()
+    assert_mean(value, exact_value, comparisons=2)
+    assert_mean(for_theta, exact_theta, comparisons=2)
+
+
+class OnlyForward(torch.autograd.Function):
+    """A cost with parameters, whose derivative with respect to z raises."""
+
+    @staticmethod
+    def forward(ctx, z, theta):
+        ctx.save_for_backward(z)
+        return (z.flatten(1).sum(-1) - theta).square()
+
+    @staticmethod
+    def backward(ctx, upstream):
+        raise AssertionError("the cost was differentiated with respect to z")
+
+
+@pytest.mark.parametrize(("label", "name"), supported(lambda estimator: not estimator.needs_cost_gradient))
+def test_black_box_cost(label, name):
+    latent = make(name).latent
+    scores = latent.scores.clone().requires_grad_()
+    theta = torch.tensor(0.3, dtype=torch.float64)
+    event = latent.event_dims
+
+    def cost(z: Tensor) -> Tensor:
+        flat = z.reshape(-1, *z.shape[z.dim() - event :])
+        return OnlyForward.apply(flat, theta).reshape(z.shape[: z.dim() - event])
+
+    CONFIGURATIONS[label]()(latent.with_scores(scores), cost).sum().backward()
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("label", [label for label, build in CONFIGURATIONS.items() if build().needs_cost_gradient])
+def test_needing_the_cost_gradient_is_no_idle_claim(label):
+    scores = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+
+    def cost(z: Tensor) -> Tensor:
+        return OnlyForward.apply(z.reshape(-1, 3), torch.tensor(0.3)).reshape(z.shape[:-1])
+
+    with pytest.raises(AssertionError, match="differentiated"):
+        CONFIGURATIONS[label]()(Categorical(scores), cost).sum().backward()
+
+
+@pytest.mark.parametrize(("label", "name"), supported())
+def test_deterministic_in_its_noise(label, name):
+    problem = make(name)
+    estimator = trained(CONFIGURATIONS[label](), problem).eval()
+
+    def call(**kwargs) -> tuple[Tensor, Tensor]:
+        scores = problem.latent.scores.clone().requires_grad_()
+        value = estimator(problem.latent.with_scores(scores), problem.cost(problem.theta()), **kwargs)
+        value.sum().backward()
+        return value.detach(), scores.grad
+
+    noise = estimator.draw_noise(problem.latent, generator=torch.Generator().manual_seed(5))
+    for first, second in zip(call(noise=noise), call(generator=torch.Generator().manual_seed(5)), strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [(), (1,), (0,), (2, 3)])
+def test_batch_shapes_and_precisions(label, dtype, batch):
+    for build in (
+        lambda scores: Categorical(scores),
+        lambda scores: Categorical(scores.unflatten(-1, (2, 3)), event_dims=2),
+        lambda scores: Bits(scores),
+    ):
+        scores = torch.zeros(*batch, 6, dtype=dtype, requires_grad=True)
+        latent = build(scores)
+        estimator = CONFIGURATIONS[label]()
+        if not estimator.supports(latent):
+            continue
+        event = latent.event_dims
+        value = estimator(latent, lambda z, event=event: z.flatten(z.dim() - event)[..., 0].square())
+        assert value.shape == batch
+        assert value.dtype == dtype
+        value.sum().backward()
+        assert scores.grad.dtype == dtype
+        assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+def test_half_precision_scores(label):
+    scores = torch.zeros(5, 3, dtype=torch.bfloat16, requires_grad=True)
+    for latent in (Categorical(scores), Bits(scores)):
+        estimator = CONFIGURATIONS[label]()
+        if estimator.supports(latent):
+            estimator(latent, lambda z: z[..., 0].float().square()).sum().backward()
+            assert scores.grad.dtype == torch.bfloat16
+            assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+@pytest.mark.parametrize("name", ["impossible", "impossible bits"])
+def test_impossible_outcomes_get_no_gradient(label, name):
+    problem = make(name)
+    estimator = CONFIGURATIONS[label]()
+    if not estimator.supports(problem.latent):
+        return
+    value, for_scores, _ = draws(estimator, problem, 100)
+    assert value.isfinite().all()
+    assert for_scores.isfinite().all()
+    assert (for_scores[..., 1] == 0).all()
+    for parameter in estimator.parameters():
+        assert parameter.isfinite().all()
+
+
+@pytest.mark.parametrize(("label", "name"), supported(problems=("categorical", "categoricals", "bits")))
+def test_declared_cost_evaluations(label, name):
+    problem = make(name)
+    seen = 0
+
+    def cost(z: Tensor) -> Tensor:
+        nonlocal seen
+        seen += z.shape[: z.dim() - problem.latent.event_dims].numel()
+        return problem.cost(problem.theta())(z)
+
+    scores = problem.latent.scores.clone().requires_grad_()
+    estimator = CONFIGURATIONS[label]()
+    estimator(problem.latent.with_scores(scores), cost)
+    assert seen == estimator.cost_evaluations(problem.latent) * problem.latent.batch_shape.numel()
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+def test_no_gradient_wanted_means_one_look_at_the_cost(label):
+    problem = make("bits")
+    estimator = CONFIGURATIONS[label]()
+    state = copy.deepcopy({k: v for k, v in estimator.state_dict().items() if not nn.parameter.is_lazy(v)})
+    with torch.no_grad():
+        value = estimator(problem.latent, problem.cost(problem.theta()))
+    assert not value.requires_grad
+    for key, before in state.items():
+        assert torch.equal(estimator.state_dict()[key], before)
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+def test_state_round_trip(label):
+    problem = make("bits")
+    estimator = trained(CONFIGURATIONS[label](), problem)
+    restored = CONFIGURATIONS[label]()
+    restored.load_state_dict(estimator.state_dict())
+    first = draws(estimator.eval(), problem, 10)[1]
+    torch.testing.assert_close(draws(restored.eval(), problem, 10)[1], first, rtol=0, atol=0)
+    assert repr(restored) == repr(estimator)
+
+
+def test_unsupported_latent_names_what_works():
+    with pytest.raises(
+        ValueError, match=r"Arm does not support Categorical\(batch=\(2,\).*these do: .*Direct"
+    ) as error:
+        argrad.Arm()(Categorical(torch.zeros(2, 3)), lambda z: z[..., 0])
+    assert "DisArm" not in str(error.value).split("these do")[1]
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="needs a latent such as"):
+        argrad.Direct()(torch.zeros(2, 3), lambda z: z[..., 0])
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+def test_wrong_cost_shape(label):
+    scores = torch.zeros(4, 3, requires_grad=True)
+    latent = Bits(scores) if "Arm" in label else Categorical(scores)
+    with pytest.raises(ValueError, match="one number per structure") as error:
+        CONFIGURATIONS[label]()(latent, lambda z: z)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("label", CONFIGURATIONS)
+def test_wrong_noise_shape(label):
+    scores = torch.zeros(4, 3, requires_grad=True)
+    estimator = CONFIGURATIONS[label]()
+    if isinstance(estimator, argrad.Exact):
+        return
+    latent = Bits(scores) if "Arm" in label else Categorical(scores)
+    with pytest.raises(ValueError, match="noise"):
+        estimator(latent, lambda z: z[..., 0], noise=torch.zeros(4, 2))
+
+
+TRANSFORMABLE = [
+    "Exact",
+    "LocalExpectation",
+    "Direct",
+    "Direct two-sided",
+    "Direct random",
+    "GumbelSoftmax",
+    "GumbelSoftmax straight-through",
+    "GumbelRao",
+    "Reinforce none",
+    "Reinforce leave-one-out",
+    "Arm",
+    "DisArm",
+]
+
+
+def gradient_function(label: str, name: str):
+    """A function of (scores, noise) that returns the gradient estimate, and arguments for it."""
+    problem = make(name)
+    estimator = CONFIGURATIONS[label]()
+    event = problem.latent.event_dims
+    weights = problem.weights
+
+    def loss(scores: Tensor, noise) -> Tensor:
+        latent = problem.latent.with_scores(scores)
+        return estimator(
+            latent, lambda z: ((z * weights).flatten(z.dim() - event).sum(-1) - 0.3).square(), noise=noise
+        ).sum()
+
+    noise = estimator.draw_noise(problem.latent, generator=torch.Generator().manual_seed(0))
+    return loss, problem.latent.scores, noise
+
+
+@pytest.mark.parametrize(
+    ("label", "name"), [pair for pair in supported(problems=("categorical", "bits")) if pair[0] in TRANSFORMABLE]
+)
+def test_compiles_whole(label, name):
+    loss, scores, noise = gradient_function(label, name)
+    plain = scores.clone().requires_grad_()
+    loss(plain, noise).backward()
+    compiled = scores.clone().requires_grad_()
+    torch._dynamo.reset()
+    torch.compile(loss, backend="aot_eager", fullgraph=True)(compiled, noise).backward()
+    torch.testing.assert_close(compiled.grad, plain.grad)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"), [pair for pair in supported(problems=("categorical", "bits")) if pair[0] in TRANSFORMABLE]
+)
+def test_vmap_of_grad(label, name):
+    loss, scores, noise = gradient_function(label, name)
+    plain = scores.clone().requires_grad_()
+    loss(plain, noise).backward()
+    copies = scores.expand(3, *scores.shape)
+    many = torch.vmap(torch.func.grad(loss), in_dims=(0, None))(copies, noise)
+    torch.testing.assert_close(many, plain.grad.expand_as(many))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("label", [label for label in TRANSFORMABLE if "Arm" not in label])
+def test_cuda_graph_capture(label):
+    loss, scores, noise = gradient_function(label, "categorical")
+    estimator_noise = noise.cuda() if isinstance(noise, Tensor) else tuple(part.cuda() for part in noise)
+    static = scores.cuda().requires_grad_()
+    expected = torch.autograd.grad(loss(static, estimator_noise), static)[0]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            torch.autograd.grad(loss(static, estimator_noise), static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = torch.autograd.grad(loss(static, estimator_noise), static)[0]
+    graph.replay()
+    torch.testing.assert_close(captured, expected)
