@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, final
 
 import torch
@@ -22,6 +22,7 @@ from torch.nn.functional import one_hot, softplus
 from torch.utils.checkpoint import checkpoint
 
 from argrad.latents import Latent
+from argrad.latents.base import can_read_values
 
 __all__ = [
     "Cost",
@@ -68,12 +69,12 @@ class SharedCost(ABC):
     @final
     def __add__(self, other: Cost) -> SharedCost:
         """The sum of two costs."""
-        return _Sum(self, other)
+        return _Sum(self, other) if callable(other) else NotImplemented
 
     @final
     def __radd__(self, other: Cost) -> SharedCost:
         """The sum of two costs."""
-        return _Sum(other, self)
+        return _Sum(other, self) if callable(other) else NotImplemented
 
 
 def evaluate(cost: Cost, latent: Latent, z: Tensor) -> Tensor:
@@ -140,9 +141,8 @@ def single_changes(cost: Cost, latent: Latent, z: Tensor, value: Tensor | None =
     if isinstance(cost, SharedCost):
         return cost.single_changes(latent, z, value)
     if hasattr(cost, "single_changes"):
-        return check_shape(
-            cost.single_changes(latent, z), latent.table_shape, "cost.single_changes(latent, z)"
-        ).detach()
+        changes = cost.single_changes(latent, z)
+        return check_shape(changes, latent.table_shape, "cost.single_changes(latent, z)").detach()
     bytes_per_row = z.numel() * z.element_size() * 4
     return evaluate_single_changes(cost, latent, z, value, bytes_per_row, MEMORY_LIMIT)
 
@@ -186,6 +186,11 @@ def in_chunks(
     return torch.cat([function(chunk) for chunk in rows.split(size)], -1)
 
 
+def with_shape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Reshape; a tensor that already has the shape is returned as it is, one node fewer to differentiate."""
+    return tensor if tensor.shape == tuple(shape) else tensor.reshape(tuple(shape))
+
+
 def spread(structures: Tensor, latent: Latent) -> Tensor:
     """Structures ``[S, *event]`` with singleton batch dimensions, ``[S, 1, ..., 1, *event]``."""
     return structures.reshape(structures.shape[:1] + (1,) * len(latent.batch_shape) + latent.event_shape)
@@ -212,12 +217,18 @@ class TableCost(SharedCost):
 
     def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
         """The value that z picks; for z inside the simplex, the weighted mean."""
-        self._check(event_dims or 1, z.shape[-1])
+        self._check((event_dims or 1) == 1, z.shape[-1])
         return (self.values * z).sum(-1)
 
     def table(self, latent: Latent) -> Tensor:
         """The values themselves."""
-        self._check(latent.event_dims, latent.scores.shape[-1])
+        self._check(latent.is_one_of_k, latent.values)
+        own, batch = self.values.shape[:-1], latent.batch_shape
+        if len(own) > len(batch) or any(a not in (1, b) for a, b in zip(reversed(own), reversed(batch), strict=False)):
+            raise ValueError(
+                f"this TableCost has values of shape {tuple(self.values.shape)}, which do not fit {latent!r}; "
+                "give one row per example, or one row for all"
+            )
         return self.values.expand(*latent.batch_shape, latent.values)
 
     def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
@@ -228,11 +239,11 @@ class TableCost(SharedCost):
         """The values themselves."""
         return self.table(latent)
 
-    def _check(self, event_dims: int, k: int) -> None:
-        if event_dims != 1 or k != self.values.shape[-1]:
+    def _check(self, is_one_of_k: bool, k: int) -> None:
+        if not is_one_of_k or k != self.values.shape[-1]:
             raise ValueError(
                 f"this TableCost lists {self.values.shape[-1]} codes of one categorical variable, but z has {k} values"
-                f"{' for each of several variables' if event_dims > 1 else ''}; give a function of z instead"
+                f"{'' if is_one_of_k else ' for each of several variables'}; give a function of z instead"
             )
 
 
@@ -275,13 +286,19 @@ class Reconstruction(SharedCost):
             raise ValueError(f'likelihood must be "bernoulli", "gaussian" or "categorical", got {likelihood!r}')
         if not 0 <= batch_dims <= x.dim():
             raise ValueError(f"batch_dims={batch_dims} does not fit x of shape {tuple(x.shape)}")
-        if scale <= 0 or (scale != 1.0 and likelihood != "gaussian"):
+        if not 0 < scale < math.inf or (scale != 1.0 and likelihood != "gaussian"):
             raise ValueError(
                 f"scale is the standard deviation (> 0) of the gaussian likelihood, got {scale} for {likelihood}"
             )
         if likelihood == "categorical" and x.is_floating_point():
             raise ValueError(f"a categorical likelihood needs class indices in x, got {x.dtype}; convert with .long()")
-        self.x = x if likelihood == "categorical" or x.is_floating_point() else x.to(torch.get_default_dtype())
+        if likelihood == "bernoulli" and not x.is_floating_point() and x.numel() and can_read_values(x) and x.max() > 1:
+            raise ValueError(
+                f"x holds whole numbers up to {int(x.max())}, a bernoulli likelihood needs 0 to 1; divide first"
+            )
+        if not x.is_floating_point():
+            x = x.long() if likelihood == "categorical" else x.to(torch.get_default_dtype())
+        self.x = x
         self.decoder = decoder
         self.likelihood = likelihood
         self.batch_dims = batch_dims
@@ -298,15 +315,12 @@ class Reconstruction(SharedCost):
         if event_dims is None:
             event_dims = self._find_event_dims(z)
         lead, event = z.shape[: z.dim() - event_dims], z.shape[z.dim() - event_dims :]
-        if lead[len(lead) - self.batch_dims :] != self.batch_shape or len(lead) < self.batch_dims:
-            raise ValueError(
-                f"z has leading shape {tuple(lead)}, but x has batch shape {tuple(self.batch_shape)}; "
-                "they must end alike"
-            )
-        natural, log_normalizer = self._decode(z.reshape(-1, *event))
+        self._check_batch("z has leading", lead)
+        natural, log_normalizer = self._decode(with_shape(z, (math.prod(lead), *event)))
         statistic, base = self._statistic(natural)
-        inner = (statistic * natural.reshape(*lead, -1)).sum(-1)
-        return log_normalizer.reshape(lead) - inner + base
+        inner = (statistic * with_shape(natural, (*lead, natural.shape[-1]))).sum(-1)
+        costs = with_shape(log_normalizer, lead) - inner
+        return costs if isinstance(base, float) else costs + base
 
     def table(self, latent: Latent) -> Tensor:
         """All k codes: the decoder runs k times in all."""
@@ -320,18 +334,18 @@ class Reconstruction(SharedCost):
 
     def all(self, latent: Latent) -> Tensor:
         """Every structure: the decoder runs S times in all, shared by the batch."""
+        self._check_batch("the latent has batch", latent.batch_shape)
         self._refuse_random_layers()
         bytes_per_row = 4 * (4 * max(1, math.prod(self.x.shape[self.batch_dims :])) + 2 * math.prod(self.batch_shape))
         costs = in_chunks(
             self._compare_with_all, latent.enumerate(), bytes_per_row=bytes_per_row, memory_limit=self.memory_limit
         )
-        return costs.expand(*latent.batch_shape, costs.shape[-1])
+        return costs if costs.shape[:-1] == latent.batch_shape else costs.expand(*latent.batch_shape, costs.shape[-1])
 
     def _compare_with_all(self, codes: Tensor) -> Tensor:
         natural, log_normalizer = self._decode(codes)
         statistic, base = self._statistic(natural)
-        costs = torch.addmm(log_normalizer, statistic.reshape(-1, natural.shape[-1]), natural.T, alpha=-1)
-        costs = costs.reshape(*self.batch_shape, codes.shape[0])
+        costs = log_normalizer - statistic @ natural.T
         return costs if isinstance(base, float) else costs + base.unsqueeze(-1)
 
     def _decode(self, codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,11 +359,12 @@ class Reconstruction(SharedCost):
                 f"the decoder turned {codes.shape[0]} codes into shape {tuple(output.shape)}; for x of shape "
                 f"{tuple(self.x.shape)} and batch_dims={self.batch_dims} it must return [{', '.join(map(str, wanted))}]"
             )
+        flat = (codes.shape[0], math.prod(x_event))
         if self.likelihood == "bernoulli":
-            natural = output.flatten(1)
+            natural = with_shape(output, flat)
             return natural, softplus(natural, threshold=40).sum(-1)
         if self.likelihood == "gaussian":
-            natural = output.flatten(1) / self.scale**2
+            natural = with_shape(output, flat) / self.scale**2
             return natural, 0.5 * self.scale**2 * natural.square().sum(-1)
         return output.log_softmax(1).flatten(1), output.new_zeros(output.shape[0])
 
@@ -364,6 +379,12 @@ class Reconstruction(SharedCost):
         constant = x.shape[-1] * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
         return x, 0.5 / self.scale**2 * x.square().sum(-1) + constant
 
+    def _check_batch(self, what: str, lead: torch.Size) -> None:
+        if len(lead) < self.batch_dims or lead[len(lead) - self.batch_dims :] != self.batch_shape:
+            raise ValueError(
+                f"{what} shape {tuple(lead)}, but x has batch shape {tuple(self.batch_shape)}; they must end alike"
+            )
+
     def _find_event_dims(self, z: Tensor) -> int:
         """The fewest extra dimensions in front of the batch for which the shapes agree."""
         for extra in range(z.dim() - self.batch_dims):
@@ -376,14 +397,27 @@ class Reconstruction(SharedCost):
     def _refuse_random_layers(self) -> None:
         """A table compares codes across decoder rows, so rows may not depend on each other or on chance."""
         for module in self.decoder.modules() if isinstance(self.decoder, nn.Module) else ():
-            is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-            is_dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-            if module.training and (is_norm or is_dropout):
+            if mixes_rows(module) or (module.training and is_random(module)):
+                state = "in train mode" if module.training else "without running statistics"
                 raise ValueError(
-                    f"the decoder has a {type(module).__name__} in train mode, so the cost of one code would depend on "
+                    f"the decoder has a {type(module).__name__} {state}, so the cost of one code would depend on "
                     "chance or on the other codes; use GroupNorm or LayerNorm, call eval() on that layer, or take an "
                     "estimator that decodes samples only, such as Reinforce or GumbelSoftmax"
                 )
+
+
+def mixes_rows(module: nn.Module) -> bool:
+    """Whether the module normalises over the rows it is given: BatchNorm, unless it uses running statistics."""
+    is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return is_norm and (module.training or not module.track_running_stats)
+
+
+def is_random(module: nn.Module) -> bool:
+    """Whether the module is random in train mode."""
+    if isinstance(module, nn.RReLU):
+        return True
+    rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)
+    return isinstance(rate, int | float) and rate > 0
 
 
 @final
@@ -394,8 +428,15 @@ class _Sum(SharedCost):
         self.parts = (first, second)
 
     def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
-        values = [part(z, event_dims=event_dims) if isinstance(part, SharedCost) else part(z) for part in self.parts]
-        return values[0] + values[1]
+        first, second = [
+            part(z, event_dims=event_dims) if isinstance(part, SharedCost) else part(z) for part in self.parts
+        ]
+        if first.shape != second.shape:
+            raise ValueError(
+                f"costs that are added must return equal shapes, got {tuple(first.shape)} and {tuple(second.shape)} "
+                f"for z of shape {tuple(z.shape)}; return one number per structure"
+            )
+        return first + second
 
     def table(self, latent: Latent) -> Tensor:
         return table(self.parts[0], latent) + table(self.parts[1], latent)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 __all__ = ["gumbel", "gumbel_given_outcome", "logistic", "logistic_given_outcome"]
 
@@ -69,6 +70,7 @@ def gumbel_given_outcome(scores: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     Returns:
         ``[*extra, *batch, k]``, a differentiable function of ``scores``.
     """
+    scores = scores.to(torch.promote_types(scores.dtype, noise.dtype))
     top = scores.logsumexp(-1, keepdim=True) + (noise * z).sum(-1, keepdim=True)
     possible = scores > -torch.inf
     finite = torch.where(possible, scores, 0.0)  # keeps inf - inf out of the backward pass
@@ -79,9 +81,9 @@ def gumbel_given_outcome(scores: Tensor, z: Tensor, noise: Tensor) -> Tensor:
 def logistic_given_outcome(scores: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     r"""Perturbed scores :math:`h + \lambda` drawn from their law given that the bits ``1[h + λ > 0]`` are ``z``.
 
-    Given z = 1, :math:`P(t > s) = \sigma(h - s) / \sigma(h)` for s > 0; setting it to :math:`w = \sigma(-\lambda)`,
-    a uniform,
-    gives :math:`s = h - a + \log(1 - e^a)` with :math:`a = \log w + \log\sigma(h)`. z = 0 is the mirror image.
+    Given z = 1, :math:`P(t > s) = \sigma(h - s) / \sigma(h)` for s > 0; setting it to the uniform
+    :math:`\sigma(-\lambda)` gives :math:`e^s = 1 + e^\lambda (1 + e^h)`, that is
+    s = softplus(λ + softplus(h)). z = 0 is the mirror image.
 
     Args:
         scores: h, ``[*batch, n]``; ``-inf`` stays ``-inf``.
@@ -91,11 +93,10 @@ def logistic_given_outcome(scores: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     Returns:
         ``[*extra, *batch, n]``, a differentiable function of ``scores``.
     """
+    scores = scores.to(torch.promote_types(scores.dtype, noise.dtype))
     possible = scores > -torch.inf
     finite = torch.where(possible, scores, 0.0)
     sign = 2 * z - 1
-    a = torch.nn.functional.logsigmoid(-sign * noise) + torch.nn.functional.logsigmoid(sign * finite)
-    # a < 0 always; the clamp keeps log(1 - e^a) finite where rounding makes it zero.
-    a = a.clamp_max(-torch.finfo(a.dtype).tiny)
-    perturbed = sign * (sign * finite - a + torch.log(-torch.expm1(a)))
+    inner = softplus(sign * finite, threshold=40)  # beyond the threshold PyTorch returns the argument itself
+    perturbed = sign * softplus(sign * noise + inner, threshold=40)
     return torch.where(possible, perturbed, -torch.inf)

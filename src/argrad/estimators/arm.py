@@ -55,7 +55,9 @@ class Arm(Estimator):
         noise = latent.draw_noise(generator=generator) if noise is None else noise
         _, costs = antithetic_pair(latent, cost, noise)
         difference = (costs[0] - costs[1]).detach().unsqueeze(-1)
-        return attach(costs.mean(0), latent.scores, difference * (noise.sigmoid() - 0.5))
+        # A bit that cannot be 1 has gradient 0; without the mask it would get noise with mean 0.
+        centred = torch.where(latent.scores > -torch.inf, noise.sigmoid() - 0.5, 0.0)
+        return attach(costs.mean(0), latent.scores, difference * centred)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """The noise of the pair."""

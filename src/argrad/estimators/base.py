@@ -9,7 +9,7 @@ depends on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,11 @@ Noise = Tensor | tuple[Tensor, ...]
 """What an estimator is a deterministic function of: one tensor for most, a tuple for some."""
 
 
+def unchanged(total: Tensor) -> Tensor:
+    """The sum over one process."""
+    return total
+
+
 class Estimator(nn.Module, ABC):
     """A gradient estimator. Theory is declared as data; tests and diagnostics read it.
 
@@ -36,6 +41,8 @@ class Estimator(nn.Module, ABC):
     """Whether the expectation of the gradient is the gradient of E[cost] for every setting."""
     needs_cost_gradient: bool
     """Whether the cost must be differentiable with respect to z."""
+    sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(unchanged)
+    """Adds up what is remembered of a batch where several processes share it; training sets it."""
 
     @abstractmethod
     def forward(
@@ -72,6 +79,20 @@ class Estimator(nn.Module, ABC):
 class _Attach(torch.autograd.Function):
     """Identity on a value; in the backward pass, a given gradient for the scores."""
 
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream, gradient * upstream.reshape(upstream.shape + (1,) * (gradient.dim() - upstream.dim())), None
+
+
+class _AttachUnderTransforms(torch.autograd.Function):
+    """The same in the form that vmap asks for, which takes several times as long to call."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -82,10 +103,7 @@ class _Attach(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[2])
 
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
-        (gradient,) = ctx.saved_tensors
-        return upstream, gradient * upstream.reshape(upstream.shape + (1,) * (gradient.dim() - upstream.dim())), None
+    backward = staticmethod(_Attach.backward)
 
 
 def attach(value: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
@@ -103,7 +121,8 @@ def attach(value: Tensor, scores: Tensor, gradient: Tensor) -> Tensor:
     """
     if not (scores.requires_grad and torch.is_grad_enabled()):
         return value
-    result: Tensor = _Attach.apply(value, scores, gradient.detach().to(scores.dtype))  # type: ignore[no-untyped-call]
+    function = _Attach if can_read_values(scores) else _AttachUnderTransforms
+    result: Tensor = function.apply(value, scores, gradient.detach().to(scores.dtype))  # type: ignore[no-untyped-call]
     return result
 
 

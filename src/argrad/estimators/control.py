@@ -1,11 +1,13 @@
 """What estimators with control variates share: running moments of the cost, and a small network of any input size."""
 
 import warnings
+from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from argrad.estimators.base import unchanged
 from argrad.latents import Latent
 
 __all__ = ["RunningMoments", "features", "small_network"]
@@ -21,6 +23,8 @@ class RunningMoments(nn.Module):
     total: Tensor
     mean: Tensor
     square: Tensor
+    sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(unchanged)
+    """As for estimators."""
 
     def __init__(self, decay: float = 0.95) -> None:
         super().__init__()
@@ -40,12 +44,13 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, costs: Tensor) -> None:
         """Take in one batch of costs; an empty batch changes nothing."""
-        if costs.numel() == 0:
-            return
-        weight = 1 - self.decay
+        costs = costs.to(self.mean)
+        sums = torch.stack([torch.ones_like(costs).sum(), costs.sum(), costs.square().sum()])
+        count, total, squares = self.sum_over_processes(sums).unbind()
+        weight = torch.where(count > 0, 1 - self.decay, 0.0)
         self.total.lerp_(torch.ones_like(self.total), weight)
-        self.mean.lerp_(costs.mean().to(self.mean), weight)
-        self.square.lerp_(costs.square().mean().to(self.square), weight)
+        self.mean.lerp_(total / count.clamp_min(1), weight)
+        self.square.lerp_(squares / count.clamp_min(1), weight)
 
 
 def small_network(hidden: int = 64) -> nn.Sequential:
@@ -73,10 +78,11 @@ def features(latent: Latent, parts: list[Tensor], context: Tensor | None) -> Ten
 
 
 def apply_network(network: nn.Module, inputs: Tensor, batch_shape: torch.Size) -> Tensor:
-    """One number per example from a network that returns ``[*batch]`` or ``[*batch, 1]``."""
-    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in network.parameters()):
-        network.to(device=inputs.device, dtype=inputs.dtype)
-    output = network(inputs)
+    """One number per example from a network that returns ``[*batch]`` or ``[*batch, 1]``, in its own precision."""
+    parameters = list(network.parameters())
+    if any(nn.parameter.is_lazy(parameter) for parameter in parameters):
+        network.to(inputs.device)
+    output = network(inputs.to(parameters[0].dtype) if parameters else inputs).to(inputs.dtype)
     assert isinstance(output, Tensor)
     if output.shape == (*batch_shape, 1):
         output = output.squeeze(-1)

@@ -199,17 +199,20 @@ class Direct(Estimator):
         behind = latent.with_scores(latent.scores + epsilon * weights).mean() if self.two_sided else mean
         width, order = (2 * epsilon, 4) if self.two_sided else (epsilon, 2)
         expected = (behind - ahead) / width
-        bias = (expected - exact).square().sum()
-        variance = (expected.abs().sum() / width - expected.square().sum()).clamp_min(0)
+        per_variable = weights * exact if not isinstance(latent, Categorical) else (weights * exact).sum(-1)
+        sums = [(expected - exact).square(), expected.abs(), expected.square(), per_variable.square(), per_variable]
+        totals = self.sum_over_processes(torch.stack([terms.sum() for terms in sums]))
+        bias = totals[0]
+        variance = (totals[1] / width - totals[2]).clamp_min(0)
         tiny = torch.finfo(bias.dtype).tiny
         distance = ((variance + tiny) / (self.averaging * order * bias + tiny)).log() / (order + 1)
         # The first guess is one over the spread of the cost, most weight on the variables that still vary.
-        per_variable = weights * exact if not isinstance(latent, Categorical) else (weights * exact).sum(-1)
-        spread = (per_variable.square().sum() / per_variable.sum().clamp_min(tiny)).clamp_min(tiny).sqrt()
-        first = self.adaptations == 0
-        start = torch.where(first, 1 / spread, epsilon)
-        self.epsilon.copy_(torch.where(first, start, epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp()))
-        self.adaptations.add_(1)
+        spread = (totals[3] / totals[4].clamp_min(tiny)).clamp_min(tiny).sqrt()
+        closer = epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp()
+        informative = totals[4] > 0  # a batch whose costs do not vary says nothing about their spread
+        adapted = torch.where(self.adaptations == 0, 1 / spread, closer)
+        self.epsilon.copy_(torch.where(informative, adapted, epsilon))
+        self.adaptations.add_(informative)
 
     def _perturb(
         self, latent: Latent, noise: Noise | Literal[False] | None, generator: torch.Generator | None
@@ -233,7 +236,9 @@ class Direct(Estimator):
         if self.changes == "gradient":
             z = z.detach().requires_grad_()
             value = evaluate(cost, latent, z)
-            (weights,) = torch.autograd.grad(value.sum(), z, retain_graph=True, allow_unused=True)
+            weights = None
+            if value.requires_grad:
+                (weights,) = torch.autograd.grad(value.sum(), z, retain_graph=True, allow_unused=True)
             if weights is None:
                 raise ValueError('changes="gradient" needs a cost that is differentiable in z; use changes="single"')
             return value, weights

@@ -41,7 +41,8 @@ class Exact(Estimator):
         if isinstance(latent, Latent):
             latent.check_enumerable()
         self.require_support(latent)
-        return (latent.log_prob_all().exp() * all_costs(cost, latent)).sum(-1)
+        probabilities = latent.mean() if latent.is_one_of_k else latent.log_prob_all().exp()
+        return (probabilities * all_costs(cost, latent)).sum(-1)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """An empty tensor: nothing is random."""

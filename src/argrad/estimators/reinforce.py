@@ -95,7 +95,7 @@ class Reinforce(Estimator):
         )
         z = latent.sample(noise=noise)
         costs = evaluate(cost, latent, z)
-        value = costs.mean(0)
+        value = costs.mean(0) if self.samples > 1 else costs.squeeze(0)
         if not (latent.scores.requires_grad and torch.is_grad_enabled()):
             return value
         observed = costs.detach()

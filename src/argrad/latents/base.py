@@ -10,7 +10,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_STATES", "Latent", "Unavailable", "can_read_values", "check_scores"]
+__all__ = ["MAX_STATES", "Latent", "Unavailable", "broadcasts", "can_read_values", "check_scores"]
 
 MAX_STATES = 2**20
 """Most structures that :meth:`Latent.enumerate` lists; beyond, an estimator that samples is the better tool."""
@@ -237,10 +237,11 @@ class Latent(ABC):
 
     @final
     def check_structure(self, z: Tensor) -> Tensor:
-        """Return z if its trailing shape is that of one structure."""
-        if z.shape[z.dim() - self.event_dims :] != self.event_shape or z.dim() < self.event_dims:
+        """Return z if its trailing shape is that of one structure and the rest goes with the batch."""
+        lead = z.dim() - self.event_dims
+        if lead < 0 or z.shape[lead:] != self.event_shape or not broadcasts(z.shape[:lead], self.batch_shape):
             raise ValueError(
-                f"z has shape {tuple(z.shape)}, but a structure of {self!r} has shape {tuple(self.event_shape)}"
+                f"z has shape {tuple(z.shape)}, but {self!r} needs [*extra, {', '.join(map(str, self.scores.shape))}]"
             )
         return z
 
@@ -248,6 +249,11 @@ class Latent(ABC):
         """Name the family and the shapes, not the numbers."""
         values = f", values={self.values}" if self.event_dims > 1 or self.variables == 1 else ""
         return f"{type(self).__name__}(batch={tuple(self.batch_shape)}, variables={self.variables}{values})"
+
+
+def broadcasts(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether two shapes broadcast together."""
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(first), reversed(second), strict=False))
 
 
 def can_read_values(tensor: Tensor) -> bool:
@@ -280,7 +286,7 @@ def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, 
     if not validate or scores.numel() == 0 or not can_read_values(scores):
         return
     # The maximum of a row is finite exactly when the row has no NaN, no +inf and something above -inf.
-    allowed = scores.detach().amax(-1).isfinite() if one_of_k else scores.detach() < torch.inf
+    allowed = scores.detach().amax(-1).abs() < torch.inf if one_of_k else scores.detach() < torch.inf
     if not bool(allowed.all()):
         raise ValueError(describe_bad_scores(name, scores.detach()))
 

@@ -110,6 +110,7 @@ class Bits(Latent):
 
     def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
         """σ(perturbed / temperature): the binary Concrete variable."""
+        perturbed = perturbed.to(torch.promote_types(perturbed.dtype, torch.float32))
         # The clamp keeps -inf out of the temperature's gradient.
         return (perturbed.clamp_min(-1e6) / temperature).sigmoid()
 
@@ -180,7 +181,7 @@ class Bits(Latent):
 
     def _expected_log_ratio(self, log_prior_one: Tensor | float, log_prior_zero: Tensor | float) -> Tensor:
         """The mean of log q − log prior, where 0 log 0 is 0 in value and gradient."""
-        possible = self.scores > -torch.inf
-        one = torch.where(possible, logsigmoid(self.scores) - log_prior_one, 0.0)
+        p = self.scores.sigmoid()
+        one = torch.where(p > 0, logsigmoid(self.scores) - log_prior_one, 0.0)
         zero = logsigmoid(-self.scores) - log_prior_zero
-        return (self.scores.sigmoid() * one + (-self.scores).sigmoid() * zero).sum(-1)
+        return (p * one + (-self.scores).sigmoid() * zero).sum(-1)

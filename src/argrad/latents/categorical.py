@@ -110,6 +110,7 @@ class Categorical(Latent):
 
     def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
         """softmax(perturbed / temperature): the Concrete, or Gumbel-softmax, variable."""
+        perturbed = perturbed.to(torch.promote_types(perturbed.dtype, torch.float32))
         # The shift keeps the quotient from overflowing, the clamp keeps -inf out of the temperature's gradient.
         return ((perturbed - perturbed.detach().amax(-1, keepdim=True)).clamp_min(-1e6) / temperature).softmax(-1)
 
@@ -197,8 +198,9 @@ class Categorical(Latent):
     def _expected_log_ratio(self, log_prior: Tensor | float) -> Tensor:
         """Σ p (log p − log prior), where 0 log 0 is 0 in value and gradient."""
         log_p = self.scores.log_softmax(-1)
-        ratio = torch.where(self.scores > -torch.inf, log_p - log_prior, 0.0)
-        return self._sum_variables((log_p.exp() * ratio).sum(-1))
+        p = log_p.exp()
+        ratio = torch.where(p > 0, log_p - log_prior, 0.0)
+        return self._sum_variables((p * ratio).sum(-1))
 
 
 def one_hot_argmax(scores: Tensor) -> Tensor:

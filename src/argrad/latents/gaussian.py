@@ -14,7 +14,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from argrad.latents.base import can_read_values
+from argrad.latents.base import broadcasts, can_read_values
 
 __all__ = ["Gaussian"]
 
@@ -50,10 +50,18 @@ class Gaussian:
                 f"Gaussian with mean {tuple(mean.shape)} needs {name} [*batch, {', '.join(map(str, event))}], "
                 f"got {tuple(spread.shape)}"
             )
-        if validate and can_read_values(mean) and not bool(mean.isfinite().all() and spread.isfinite().all()):
+        if not broadcasts(mean.shape[:-1], spread.shape[: spread.dim() - len(event)]):
             raise ValueError(
-                "Gaussian parameters hold NaN or infinite numbers; the network that made them has diverged"
+                f"Gaussian got a mean of shape {tuple(mean.shape)} and a spread of shape {tuple(spread.shape)}, "
+                "whose batch dimensions do not agree; give both the same batch shape"
             )
+        if not (mean.is_floating_point() and spread.is_floating_point()):
+            raise ValueError(
+                f"Gaussian needs floating-point parameters, got {mean.dtype} and {spread.dtype}; "
+                "convert them with .float()"
+            )
+        if validate and can_read_values(mean):
+            _check_values(mean, spread, full=logvar is None)
         self.mean = mean
         self.logvar = logvar
         self.scale_tril = scale_tril
@@ -74,10 +82,13 @@ class Gaussian:
         self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None, noise: Tensor | None = None
     ) -> Tensor:
         """Draw ``[*shape, *batch, d]``, differentiable with respect to the parameters."""
-        noise = self.draw_noise(shape, generator=generator) if noise is None else noise
+        noise = self.draw_noise(shape, generator=generator) if noise is None else self._check_noise(noise)
         if self.logvar is not None:
             return (self.mean + noise * (0.5 * self.logvar).exp()).to(self.mean.dtype)
-        return (self.mean + (self._scale_tril() @ noise.unsqueeze(-1)).squeeze(-1)).to(self.mean.dtype)
+        dtype = torch.promote_types(self.mean.dtype, noise.dtype)
+        return (self.mean + (self._scale_tril().to(dtype) @ noise.to(dtype).unsqueeze(-1)).squeeze(-1)).to(
+            self.mean.dtype
+        )
 
     def sample(
         self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None, noise: Tensor | None = None
@@ -98,19 +109,20 @@ class Gaussian:
     def kl(self, prior: Gaussian | None = None) -> Tensor:
         r"""KL(self || prior) in nats, ``[*batch]``; the prior is standard normal when None.
 
-        .. math:: \tfrac12 [\mathrm{tr}(\Sigma_p^{-1}\Sigma) + (\mu_p - \mu)^\top \Sigma_p^{-1} (\mu_p - \mu) - d +
-        \log|\Sigma_p| - \log|\Sigma|]
+        .. math:: \tfrac12 [\mathrm{tr}(M M^\top) - d - \log|M M^\top| + \|L_p^{-1}(\mu - \mu_p)\|^2]
 
-        To the standard normal with a diagonal covariance this is :math:`-\tfrac12 \sum (1 + \log\sigma^2 - \mu^2 -
-        \sigma^2)`.
+        with :math:`M = L_p^{-1} L`. The first three terms are computed as
+        :math:`\sum_i (M_{ii}^2 - 1 - \log M_{ii}^2) + \sum_{i>j} M_{ij}^2`, which rounding does not make negative.
+        To the standard normal with a diagonal covariance all of it is
+        :math:`-\tfrac12 \sum (1 + \log\sigma^2 - \mu^2 - \sigma^2)`.
         """
         d = self.mean.shape[-1]
-        if prior is None:
-            trace = self.logvar.exp().sum(-1) if self.logvar is not None else self._scale_tril().square().sum((-2, -1))
-            return 0.5 * (trace + self.mean.square().sum(-1) - d - self._log_det())
-        if prior.mean.shape[-1] != d:
-            raise ValueError(f"the prior has {prior.mean.shape[-1]} dimensions, this Gaussian {d}")
-        return 0.5 * (self._trace_under(prior) + prior._mahalanobis(self.mean) - d + prior._log_det() - self._log_det())
+        log_ratio, mahalanobis = self._log_diagonal(), self.mean.square().sum(-1)
+        if prior is not None:
+            if prior.mean.shape[-1] != d:
+                raise ValueError(f"the prior has {prior.mean.shape[-1]} dimensions, this Gaussian {d}; they must agree")
+            log_ratio, mahalanobis = log_ratio - prior._log_diagonal(), prior._mahalanobis(self.mean)
+        return 0.5 * ((log_ratio.expm1() - log_ratio).sum(-1) + self._off_diagonal(prior) + mahalanobis)
 
     def to_distribution(self) -> torch.distributions.Distribution:
         """The same distribution as ``torch.distributions`` has it."""
@@ -120,7 +132,7 @@ class Gaussian:
 
     @classmethod
     def from_distribution(cls, distribution: torch.distributions.Distribution) -> Self:
-        """From ``Normal`` (its last batch dimension is the vector), ``Independent(Normal, 1)``, ``MultivariateNormal``."""
+        """From ``Normal`` (last batch dimension: the vector), ``Independent(Normal, 1)`` or ``MultivariateNormal``."""
         if isinstance(distribution, torch.distributions.MultivariateNormal):
             return cls(distribution.loc, scale_tril=distribution.scale_tril)
         base, extra = distribution, 1
@@ -138,14 +150,25 @@ class Gaussian:
         kind = "diagonal" if self.logvar is not None else "full"
         return f"Gaussian(batch={tuple(self.batch_shape)}, dimensions={self.mean.shape[-1]}, {kind})"
 
+    def _check_noise(self, noise: Tensor) -> Tensor:
+        expected = (*self.batch_shape, self.mean.shape[-1])
+        if noise.shape[max(0, noise.dim() - len(expected)) :] != expected:
+            raise ValueError(
+                f"noise has shape {tuple(noise.shape)}, but {self!r} needs [*extra, {', '.join(map(str, expected))}]; "
+                "draw it with draw_noise()"
+            )
+        return noise
+
     def _scale_tril(self) -> Tensor:
         assert self.scale_tril is not None
         return self.scale_tril
 
     def _log_det(self) -> Tensor:
-        if self.logvar is not None:
-            return self.logvar.sum(-1)
-        return 2 * self._scale_tril().diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return self._log_diagonal().sum(-1)
+
+    def _log_diagonal(self) -> Tensor:
+        """The log of the squared diagonal of the Cholesky factor, ``[*batch, d]``."""
+        return self.logvar if self.logvar is not None else 2 * self._scale_tril().diagonal(dim1=-2, dim2=-1).log()
 
     def _mahalanobis(self, z: Tensor) -> Tensor:
         away = z - self.mean
@@ -153,17 +176,31 @@ class Gaussian:
             return (away.square() * (-self.logvar).exp()).sum(-1)
         return _solve(self._scale_tril(), away.unsqueeze(-1)).square().sum((-2, -1))
 
-    def _trace_under(self, prior: Gaussian) -> Tensor:
-        """The trace of prior covariance⁻¹ times own covariance."""
-        if self.logvar is not None and prior.logvar is not None:
-            return (self.logvar - prior.logvar).exp().sum(-1)
+    def _off_diagonal(self, prior: Gaussian | None) -> Tensor | float:
+        """The sum of squares below the diagonal of prior factor⁻¹ times own factor."""
+        if self.logvar is not None and (prior is None or prior.logvar is not None):
+            return 0.0
         factor = torch.diag_embed((0.5 * self.logvar).exp()) if self.logvar is not None else self._scale_tril()
-        if prior.logvar is not None:
-            return ((-prior.logvar).exp() * factor.square().sum(-1)).sum(-1)
-        return _solve(prior._scale_tril(), factor).square().sum((-2, -1))
+        if prior is not None and prior.logvar is not None:
+            factor = factor * (-0.5 * prior.logvar).exp().unsqueeze(-1)
+        elif prior is not None:
+            factor = _solve(prior._scale_tril(), factor)
+        return factor.tril(-1).square().sum((-2, -1))
+
+
+def _check_values(mean: Tensor, spread: Tensor, *, full: bool) -> None:
+    if not bool(mean.isfinite().all() & spread.isfinite().all()):
+        raise ValueError("Gaussian parameters hold NaN or infinite numbers; the network that made them has diverged")
+    if full and not bool((spread.diagonal(dim1=-2, dim2=-1) > 0).all() & (spread.triu(1) == 0).all()):
+        raise ValueError(
+            "Gaussian needs a lower triangular scale_tril with a positive diagonal, got another matrix; "
+            "use torch.linalg.cholesky(covariance)"
+        )
 
 
 def _solve(scale_tril: Tensor, right: Tensor) -> Tensor:
+    dtype = torch.promote_types(torch.promote_types(scale_tril.dtype, right.dtype), torch.float32)
+    scale_tril, right = scale_tril.to(dtype), right.to(dtype)
     batch = torch.broadcast_shapes(scale_tril.shape[:-2], right.shape[:-2])
     solution: Tensor = torch.linalg.solve_triangular(
         scale_tril.expand(*batch, *scale_tril.shape[-2:]), right.expand(*batch, *right.shape[-2:]), upper=False
