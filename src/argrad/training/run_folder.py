@@ -1,0 +1,124 @@
+"""A run: a folder that holds everything a training produced.
+
+``config.json`` the settings; ``state.pt`` all that is needed to go on, bit for bit; ``metrics.jsonl`` one line per
+epoch; ``model.safetensors`` the weights of the best epoch; ``report.html`` what a person reads. ``state.pt`` is the
+truth: it is written first and in one piece, and the others are derived from it, so a crash between two files loses
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, final
+
+from torch import Tensor
+
+from argrad.training.files import BrokenFile, read_state, write_atomically, write_json, write_state, write_tensors
+
+__all__ = ["RunFolder"]
+
+
+@final
+class RunFolder:
+    """One run's folder. Make it with :meth:`create` or :meth:`open`."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path = path
+        self.config = config
+        self._lock: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, path: Path | str, config: Mapping[str, Any]) -> RunFolder:
+        """A new run; refuses a folder that already holds something."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if (path / "state.pt").exists() or (path / "config.json").exists():
+                raise ValueError(
+                    f"{path} already holds a run; go on with it by --resume {path}, or choose another folder"
+                )
+            raise ValueError(f"{path} exists and is not empty; choose another folder, so that nothing is written over")
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "config.json", dict(config))
+        return cls(path, dict(config))
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """An existing run."""
+        path = Path(path)
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path} is not a run folder: it has no config.json; give the folder that training named")
+        try:
+            config = json.loads((path / "config.json").read_text())
+        except ValueError as error:
+            raise BrokenFile(
+                f"{path / 'config.json'} is cut short or not JSON ({error}); restore it from a copy"
+            ) from error
+        if not isinstance(config, dict):
+            raise BrokenFile(f"{path / 'config.json'} does not hold settings; restore it from a copy")
+        return cls(path, config)
+
+    def lock(self) -> None:
+        """Keep other processes from training in this folder until :meth:`unlock` or the end of the process."""
+        import fcntl
+
+        self._lock = (self.path / ".lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            self._lock = None
+            raise ValueError(
+                f"another process is training in {self.path}; wait for it or choose another folder"
+            ) from error
+
+    def unlock(self) -> None:
+        """Let other processes in again."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def has_state(self) -> bool:
+        """Whether training got as far as its first checkpoint."""
+        return (self.path / "state.pt").exists()
+
+    def read_state(self) -> dict[str, Any]:
+        """The last checkpoint; refuses one that is broken, or that belongs to other settings."""
+        state = read_state(self.path / "state.pt")
+        if state["config"] != json.dumps(self.config, sort_keys=True):
+            raise BrokenFile(
+                f"{self.path / 'config.json'} was altered after training began; restore it from a copy, "
+                "or train into a new folder"
+            )
+        return state
+
+    def write(self, state: Mapping[str, Any], history: list[dict[str, Any]], best: Mapping[str, Tensor] | None) -> None:
+        """Write a checkpoint; ``best`` is given when the best weights are new."""
+        write_state(self.path / "state.pt", {**state, "config": json.dumps(self.config, sort_keys=True)})
+        lines = "".join(json.dumps(row) + "\n" for row in history)
+        write_atomically(self.path / "metrics.jsonl", lines.encode())
+        if best is not None:
+            write_tensors(self.path / "model.safetensors", best, {"format": "pt"})
+
+    def change(self, **settings: Any) -> None:
+        """Change settings of a run that is about to be resumed, in both files that hold them."""
+        if all(self.config.get(name) == value for name, value in settings.items()):
+            return
+        state = self.read_state() if self.has_state() else None
+        self.config.update(settings)
+        if state is not None:
+            write_state(self.path / "state.pt", {**state, "config": json.dumps(self.config, sort_keys=True)})
+        write_json(self.path / "config.json", self.config)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """One dictionary per epoch."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except ValueError as error:
+            raise BrokenFile(
+                f"{path} is cut short or altered ({error}); --resume {self.path} writes it again"
+            ) from error
