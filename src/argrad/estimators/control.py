@@ -32,6 +32,11 @@ class RunningMoments(nn.Module):
         for name in ("total", "mean", "square"):
             self.register_buffer(name, torch.tensor(0.0))
 
+    def reset(self) -> None:
+        """Forget everything."""
+        for buffer in (self.total, self.mean, self.square):
+            buffer.zero_()
+
     def location(self) -> Tensor:
         """The mean so far; 0 before the first update."""
         return self.mean / self.total.clamp_min(torch.finfo(self.total.dtype).tiny)

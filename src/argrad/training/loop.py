@@ -42,12 +42,14 @@ class Interrupted(Exception):
 class Task(Protocol):
     """What is trained, on which data."""
 
-    module: nn.Module
-    """All that is learnt or remembered, the estimator included."""
     train_size: int
     """The number of training examples."""
     device: torch.device
     """Where module and data are."""
+
+    @property
+    def module(self) -> nn.Module:
+        """All that is learnt or remembered, the estimator included."""
 
     def set_step(self, step: int) -> None:
         """Set what follows a schedule."""
