@@ -1,4 +1,4 @@
-"""What the documentation shows works: every code block of README.md and docs/*.md is run, in order.
+"""What the documentation shows works: every code block of README.md, CONTRIBUTING.md and docs/*.md is run, in order.
 
 - ```` ```python ```` blocks are executed, those written as a `>>>` session are compared with the output they show.
 - In ```` ```console ```` and ```` ```bash ```` blocks, lines that start with `$ argrad ` are run, and nothing else.
@@ -124,7 +124,8 @@ def run_up_to(block: Block, page: Page) -> None:
 
 
 def documentation() -> list[Path]:
-    return [path for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if path.exists()]
+    top = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [path for path in (*top, *sorted(ROOT.glob("docs/**/*.md"))) if path.exists()]
 
 
 def every_block() -> list[object]:

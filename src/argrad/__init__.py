@@ -2,6 +2,7 @@
 
 from argrad._version import __version__
 from argrad.costs import Reconstruction, TableCost
+from argrad.diagnostics import diagnose
 from argrad.estimators import (
     Arm,
     Direct,
@@ -37,4 +38,5 @@ __all__ = [
     "Unavailable",
     "__version__",
     "attach",
+    "diagnose",
 ]

@@ -93,7 +93,7 @@ class Bits(Latent):
         return torch.where(self.check_structure(z) > 0, logsigmoid(self.scores), logsigmoid(-self.scores)).sum(-1)
 
     def score_gradient(self, z: Tensor) -> Tensor:
-        """Z − σ(h)."""
+        """z − σ(h)."""
         return z - self.scores.detach().sigmoid()
 
     def entropy(self) -> Tensor:

@@ -93,7 +93,7 @@ class Categorical(Latent):
         return self._sum_variables(torch.where(self.check_structure(z) > 0, self.scores.log_softmax(-1), 0.0).sum(-1))
 
     def score_gradient(self, z: Tensor) -> Tensor:
-        """Z − p."""
+        """z − p."""
         return z - self.scores.detach().softmax(-1)
 
     def entropy(self) -> Tensor:

@@ -1,0 +1,88 @@
+"""What the documentation says about the estimators is what the estimators say about themselves."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import argrad
+from argrad import Bits, Categorical
+from argrad.estimators import ESTIMATORS
+
+ROOT = Path(__file__).resolve().parent.parent
+YES_OR_NO = {True: "yes", False: "no"}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The rows of the README's table of estimators by name, each by column heading."""
+    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert header[0] == "Estimator"
+    return {row[0].strip("`"): dict(zip(header, row, strict=True)) for row in rows}
+
+
+def formula(text: str, **numbers: int) -> int:
+    """The value of a formula as the table writes it."""
+    written = text.replace("kⁿ", "k**n").replace("n(", "n*(").replace("−", "-")
+    assert re.fullmatch(r"[nkS\d\s()*+-]+", written), f"not a formula: {text}"
+    return eval(written, {"__builtins__": {}}, numbers)
+
+
+def test_the_table_lists_every_estimator_in_order():
+    assert tuple(table()) == ESTIMATORS
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_table_says_what_the_estimator_declares(name):
+    row, estimator = table()[name], getattr(argrad, name)()
+    assert row["Unbiased"] == YES_OR_NO[estimator.unbiased]
+    assert row["Needs the cost's gradient"] == YES_OR_NO[estimator.needs_cost_gradient]
+    one, several, bits = (
+        Categorical(torch.zeros(2, 5)),
+        Categorical(torch.zeros(2, 3, 4), event_dims=2),
+        Bits(torch.zeros(2, 6)),
+    )
+    assert row["Latents"] == ("any" if estimator.supports(one) else "bits")
+    for latent in (one, several, bits):
+        if estimator.supports(latent):
+            expected = formula(row["Evaluations per example"], n=latent.variables, k=latent.values, S=1)
+            assert estimator.cost_evaluations(latent) == expected
+
+
+def test_the_table_counts_samples():
+    row = table()["Reinforce"]["Evaluations per example"]
+    assert argrad.Reinforce(samples=7).cost_evaluations(Bits(torch.zeros(2))) == formula(row, S=7)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_has_a_section(name):
+    page = (ROOT / "docs/estimators.md").read_text(encoding="utf-8")
+    assert re.search(rf"^### {name}$", page, re.M)
+
+
+def pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", text)):
+        if target.startswith(("http:", "https:")):
+            continue
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.M)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, f"{page.name} links to {target}#{anchor}"
+
+
+def test_named_tests_exist():
+    """The errata name the test that shows each of them."""
+    text = (ROOT / "docs/errata.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) >= 10
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
