@@ -329,7 +329,9 @@ class Reconstruction(SharedCost):
     def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
         """Every single change, the whole batch and as many changes at a time as the memory limit allows."""
         self._refuse_random_layers()
-        bytes_per_row = 4 * 4 * max(self.x.numel(), z.numel())
+        examples = max(1, z.numel() // math.prod(latent.event_shape))
+        x_size = math.prod(self.x.shape[self.batch_dims :])
+        bytes_per_row = 4 * 4 * max(examples * x_size, z.numel())
         return evaluate_single_changes(self, latent, z, value, bytes_per_row, self.memory_limit)
 
     def all(self, latent: Latent) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["cards", "figure", "mosaic", "page", "section", "settings_table"]
+__all__ = ["cards", "figure", "mosaic", "mosaic_png", "page", "section", "settings_table"]
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #62676d; --line: #dfe2e5; --paper: #fff; --card: #f6f7f8; }
@@ -82,31 +82,36 @@ def figure(drawing: Figure, caption: str) -> str:
     return _image(buffer.getvalue(), caption, "plot", drawing.get_figwidth() * 96)
 
 
-def mosaic(images: np.ndarray[Any, Any], caption: str, columns: int, *, gap: int = 2, zoom: int | None = None) -> str:
-    """Small images in a grid, filled row by row.
+def mosaic(images: np.ndarray[Any, Any], caption: str, columns: int) -> str:
+    """Small images in a grid, filled row by row, as :func:`mosaic_png` takes them."""
+    png, width = mosaic_png(images, columns=columns, zoom=max(1, round(56 / images.shape[-2])))
+    return _image(png, caption, "mosaic", width)
+
+
+def mosaic_png(images: np.ndarray[Any, Any], *, columns: int, zoom: int = 1, gap: int = 4) -> tuple[bytes, int]:
+    """Small images in a grid with transparent gaps; returns the PNG and its width.
 
     Args:
         images: in [0, 1], ``[N, H, W]`` grey or ``[N, 3, H, W]`` colour.
-        caption: what they are.
         columns: images per row.
-        gap: pixels between images.
-        zoom: screen pixels per image pixel; chosen by the size of the images when None.
+        zoom: screen pixels per image pixel.
+        gap: screen pixels between images.
     """
     from PIL import Image
 
     grey = images.ndim == 3
-    pixels = np.clip(images, 0, 1) if grey else np.clip(images, 0, 1).transpose(0, 2, 3, 1)
+    pixels = np.clip(images[:, None].repeat(3, 1) if grey else images, 0, 1).transpose(0, 2, 3, 1)
+    pixels = pixels.repeat(zoom, 1).repeat(zoom, 2)
     height, width = pixels.shape[1:3]
     rows = -(-len(pixels) // columns)
-    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap) + (() if grey else (3,))
-    canvas = np.full(shape, 0.5)
+    canvas = np.zeros((rows * (height + gap) - gap, columns * (width + gap) - gap, 4), np.uint8)
     for number, image in enumerate(pixels):
         top, left = number // columns * (height + gap), number % columns * (width + gap)
-        canvas[top : top + height, left : left + width] = image
+        canvas[top : top + height, left : left + width, :3] = (image * 255).round()
+        canvas[top : top + height, left : left + width, 3] = 255
     buffer = io.BytesIO()
-    Image.fromarray((canvas * 255).round().astype(np.uint8)).save(buffer, format="png")
-    zoom = zoom or max(1, round(56 / height))
-    return _image(buffer.getvalue(), caption, "mosaic", shape[1] * zoom)
+    Image.fromarray(canvas).save(buffer, format="png")
+    return buffer.getvalue(), canvas.shape[1]
 
 
 def _image(png: bytes, caption: str, kind: str, width: float) -> str:

@@ -1,0 +1,256 @@
+"""`argrad train`, `argrad evaluate`, `argrad sample`: a discrete VAE from data to pictures."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from argrad.cli.out import Out, use_threads
+
+if TYPE_CHECKING:
+    from argrad.training import RunFolder, Trained, World
+
+__all__ = ["Evaluate", "Sample", "train_command"]
+
+OptionalPath = Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="(optional)")]
+
+
+def train_command() -> type[Any]:
+    """The command `train`; its settings live with the model, which takes a while to import."""
+    from argrad.models.vae_run import TrainSettings
+
+    @dataclass
+    class Train:
+        """Train a discrete VAE on images and write a report.
+
+        For example,
+          argrad train                                         digits, one of 10 codes
+          argrad train --data mnist --values 50                MNIST, one of 50 codes
+          argrad train --data my-pictures/ --latent bits --variables 16
+          argrad train --resume runs/digits-20190526-101500    go on after an interruption
+          torchrun --nproc-per-node 2 -m argrad train --data mnist
+
+        Everything is written into a new folder, which `evaluate`, `sample` and `--resume` take.
+        """
+
+        settings: TrainSettings = field(default_factory=TrainSettings)
+        run_folder: OptionalPath = None
+        """Folder to write to; runs/DATA-DATE-TIME unless given."""
+        resume: OptionalPath = None
+        """Go on with this run; of the other settings only --epochs may change."""
+        device: str = "auto"
+        """cpu, cuda, cuda:1 …; auto takes a GPU where there is one."""
+        threads: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")] = None
+        """Threads that PyTorch may use."""
+        tensorboard: bool = False
+        """Also write the metrics for TensorBoard (needs argrad[log])."""
+        json: bool = False
+        """Print one line of JSON at the end, and all else to standard error."""
+
+        def run(self, out: Out) -> int:
+            return run_training(self, out)
+
+    Train.__annotations__.update(settings=TrainSettings, run_folder=OptionalPath, resume=OptionalPath)
+    Train.__annotations__.update(device=str, tensorboard=bool, json=bool)
+    Train.__annotations__["threads"] = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")]
+    return Train
+
+
+def run_training(command: Any, out: Out) -> int:
+    """Train or resume; the leading process writes and speaks."""
+    if command.threads is not None:
+        use_threads(command.threads)
+    from argrad.models.vae_run import choose_device
+    from argrad.training import World
+
+    device = choose_device(command.device)
+    world = World.join(device)
+    try:
+        return train_in(command, out, world, device)
+    finally:
+        world.leave()
+
+
+def train_in(command: Any, out: Out, world: World, device: Any) -> int:
+    """Train among the given processes."""
+    from argrad.cli.progress import Bar
+    from argrad.data import load
+    from argrad.models.vae_report import evaluate, write_report
+    from argrad.models.vae_run import TrainSettings, build, train_run
+    from argrad.training import Diverged, Interrupted, RunFolder
+
+    settings: TrainSettings = command.settings
+    if command.resume is not None:
+        folder, settings = reopen(command.resume, settings)
+    # Data and model are made before the folder, so that a mistake in either leaves nothing behind.
+    images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
+    build(settings, images.shape)
+    if command.resume is None:
+        where = command.run_folder or default_folder(settings.data)
+        folder = RunFolder.create(where, asdict(settings)) if world.leads else RunFolder(Path(where), asdict(settings))
+    world.wait()
+    if world.leads:
+        folder.lock()
+        out.say(f"{images!r} → {folder.path}")
+    try:
+        with Bar(out, settings.epochs, folder.path if command.tensorboard else None) as bar:
+            module, trained = train_run(
+                settings, folder, images=images, device=device, world=world, progress=bar if world.leads else None
+            )
+    except Interrupted as stopped:
+        if world.leads:
+            out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad train --resume {folder.path}")
+        return 130
+    except Diverged as diverged:
+        raise ValueError(str(diverged)) from diverged
+    finally:
+        folder.unlock()
+    if world.leads:
+        finish(out, folder, module, images, settings, trained, evaluate, write_report)
+    return 0
+
+
+def finish(
+    out: Out,
+    folder: RunFolder,
+    module: Any,
+    images: Any,
+    settings: Any,
+    trained: Trained,
+    evaluate: Any,
+    write_report: Any,
+) -> None:
+    """Score the best epoch, write the report, and say where it is."""
+    report = write_report(folder.path, module.eval(), images, settings, trained.history)
+    scores = evaluate(module, images)
+    out.result(
+        f"Best epoch {trained.best_epoch} of {trained.epoch}: validation {trained.best_loss:.2f}, "
+        f"test {scores['negative_elbo']:.2f} nats per image ({scores['negative_elbo_by']} negative ELBO)\n"
+        f"Report: {report}"
+    )
+    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
+    out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
+
+
+def reopen(path: Path, given: Any) -> tuple[RunFolder, Any]:
+    """An existing run and its settings; more epochs may be asked for, other changes are refused."""
+    from argrad.models.vae_run import TrainSettings
+    from argrad.training import RunFolder
+
+    folder = RunFolder.open(path.expanduser())
+    settings = TrainSettings.from_config(folder.config, folder.path / "config.json")
+    default = TrainSettings()
+    changed = {name: value for name, value in asdict(given).items() if value != getattr(default, name)}
+    others = [name for name, value in changed.items() if name != "epochs" and value != getattr(settings, name)]
+    if others:
+        raise ValueError(
+            f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in others)} "
+            "differ from them; leave them out, or train into a new folder"
+        )
+    if "epochs" in changed and given.epochs != settings.epochs:
+        folder.change(epochs=given.epochs)
+        settings = replace(settings, epochs=given.epochs)
+    return folder, settings
+
+
+def default_folder(data: str) -> Path:
+    """runs/NAME-DATE-TIME, with a number behind it where that is taken."""
+    name = f"{Path(data).stem or 'data'}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        if not (Path("runs") / (name + suffix)).exists():
+            return Path("runs") / (name + suffix)
+    raise ValueError("give the run a folder of its own with --run-folder")
+
+
+@dataclass
+class Evaluate:
+    """Score a trained model: negative ELBO and −log p(x), exactly where all codes can be summed.
+
+    For example, argrad evaluate runs/digits-20190526-101500 --split validation
+    """
+
+    run_folder: Positional[Path]
+    """The folder of a run."""
+    split: Literal["test", "validation", "train"] = "test"
+    """Which images."""
+    samples: int = 1000
+    """Importance samples per image where there are too many codes to sum."""
+    seed: int = 0
+    """Of those samples."""
+    device: str = "auto"
+    """cpu, cuda …"""
+    json: bool = False
+    """Print one line of JSON at the end, and all else to standard error."""
+
+    def run(self, out: Out) -> int:
+        """Load, score, show."""
+        if self.samples < 1:
+            raise ValueError(f"--samples must be at least 1, got {self.samples}")
+        from argrad.models.vae_report import evaluate
+        from argrad.models.vae_run import choose_device, load_run
+
+        module, _, images = load_run(self.run_folder.expanduser(), device=choose_device(self.device))
+        scores = evaluate(module, images, self.split, samples=self.samples, seed=self.seed)
+        out.result(
+            f"{self.split}, {scores['images']} images, nats per image:\n"
+            f"  negative ELBO  {scores['negative_elbo']:.3f}  ({scores['negative_elbo_by']})\n"
+            f"  −log p(x)      {scores['nll']:.3f}  ({scores['nll_by']})\n"
+            f"  codes: perplexity {scores['perplexity']:.2f} of {module.values}, {scores['used_codes']:.0%} in use"
+        )
+        out.machine({"run": str(self.run_folder), **scores})
+        return 0
+
+
+@dataclass
+class Sample:
+    """Draw images from a trained model and write them as one picture, or as an array.
+
+    For example, argrad sample runs/digits-20190526-101500 --number 64 --output samples.png
+    """
+
+    run_folder: Positional[Path]
+    """The folder of a run."""
+    number: int = 64
+    """How many."""
+    output: Path = Path("samples.png")
+    """A .png picture, or an .npz file with images and codes."""
+    seed: int = 0
+    """Of the samples."""
+    json: bool = False
+    """Print one line of JSON at the end, and all else to standard error."""
+
+    def run(self, out: Out) -> int:
+        """Load, draw, write."""
+        if self.number < 1 or self.output.suffix not in (".png", ".npz"):
+            raise ValueError(
+                f"give --number >= 1 and an --output that ends in .png or .npz, got {self.number}, {self.output}"
+            )
+        import numpy as np
+        import torch
+
+        from argrad.models.vae_run import load_run
+        from argrad.training.files import write_atomically
+        from argrad.training.page import mosaic_png
+
+        module, _, images = load_run(self.run_folder.expanduser())
+        codes, drawn = module.sample(self.number, generator=torch.Generator().manual_seed(self.seed))
+        output = self.output.expanduser()
+        if output.suffix == ".npz":
+            import io
+
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, images=drawn.numpy(), codes=codes.numpy())
+            write_atomically(output, buffer.getvalue())
+        else:
+            if len(images.shape) not in (2, 3):
+                raise ValueError(f"examples of shape {images.shape} are no images; write them to an .npz file")
+            write_atomically(
+                output, mosaic_png(drawn.numpy(), columns=min(16, round(self.number**0.5 + 0.499)), zoom=4)[0]
+            )
+        out.result(f"{self.number} samples: {output}")
+        out.machine({"run": str(self.run_folder), "output": str(output), "number": self.number})
+        return 0
