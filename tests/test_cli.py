@@ -55,9 +55,10 @@ class TestHelp:
         ("arguments", "words"),
         [
             (["diagnose"], ["--problem", "--bits", "--json", "argrad diagnose --values 50"]),
-            (["demo"], ["--output", "half a minute"]),
+            (["demo"], ["--output", "less than a minute"]),
             (["bench"], ["estimators"]),
             (["bench", "estimators"], ["--rounds", "--json"]),
+            (["train"], ["--data", "--resume", "--estimator", "torchrun"]),
             (["data"], ["list", "get", "check"]),
             (["data", "get"], ["--mirror", "--replace"]),
         ],
@@ -125,12 +126,16 @@ class TestDiagnose:
 
 class TestDemo:
     def test_shows_training_a_table_and_a_picture(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert cli.main(["demo", "--steps", "5", *QUICK]) == 0
+        assert cli.main(["demo", "--epochs", "2", "--samples", "100", "--output", "shown"]) == 0
         out, _ = capsys.readouterr()
         assert "negative ELBO" in out
         assert "Recommended:" in out
-        picture = Path(out.strip().splitlines()[-1].removeprefix("Picture: "))
+        report, picture = (Path(line.split()[-1]) for line in out.strip().splitlines()[-2:])
+        assert report == Path("shown/direct/report.html")
+        assert "data:image/png" in report.read_text()
         assert picture.read_bytes().startswith(b"\x89PNG")
+        for estimator in ("direct", "gumbel-softmax", "exact"):
+            assert f"  {estimator} " in out
 
 
 class TestData:
@@ -161,7 +166,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ([], "demo, diagnose, bench, data"),
+            ([], "demo, train, evaluate, sample, diagnose, bench, data"),
             (["nonsense"], "nonsense"),
             (["diagnose", "--wrong", "3"], "--wrong"),
             (["diagnose", "--samples", "many"], "--samples"),

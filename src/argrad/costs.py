@@ -1,12 +1,9 @@
 r"""Costs: functions of z to be minimised, one number per example.
 
-A plain function ``cost(z)`` that maps ``[*extra, *batch, *event]`` to ``[*extra, *batch]`` works with every
-estimator. A cost that
-knows its own structure answers three questions for less: the cost of all k codes of one categorical variable
-(``table``), of every
-single change of z (``single_changes``), of every structure (``all``). Estimators ask through the functions of the
-same names here, which
-fall back on plain evaluation.
+A plain function ``cost(z)`` that maps ``[*extra, *batch, *event]`` to ``[*extra, *batch]`` works with every estimator.
+A cost that knows its own structure answers three questions for less: the cost of all k codes of one categorical
+variable (``table``), of every single change of z (``single_changes``), of every structure (``all``). Estimators ask
+through the functions of the same names here, which fall back on plain evaluation.
 """
 
 from __future__ import annotations
@@ -252,16 +249,14 @@ class Reconstruction(SharedCost):
     r"""The negative log-likelihood of x under a decoder that reads z.
 
     All three likelihoods are exponential families, :math:`-\log p(x|z) = A(\eta) - \langle T(x), \eta\rangle + b(x)`
-    with
-    :math:`\eta` from the decoder, so the costs of S codes for B examples are one matrix product of ``[B, D]`` with
-    ``[D, S]``: the decoder
-    runs S times, not B · S times, wherever the codes do not depend on x.
+    with :math:`\eta` from the decoder, so the costs of S codes for B examples are one matrix product of ``[B, D]`` with
+    ``[D, S]``: the decoder runs S times, not B · S times, wherever the codes do not depend on x.
 
     Args:
         x: data, ``[*batch, *x_event]``: numbers in [0, 1] (bernoulli), any numbers (gaussian), class indices
-        (categorical).
+            (categorical).
         decoder: maps codes ``[N, *event]`` to logits or means ``[N, *x_event]``, or to class logits ``[N, classes,
-        *x_event]``.
+            *x_event]``.
         likelihood: "bernoulli", "gaussian" or "categorical".
         batch_dims: how many leading dimensions of x are batch.
         scale: standard deviation of the gaussian likelihood.
@@ -418,7 +413,7 @@ def is_random(module: nn.Module) -> bool:
     """Whether the module is random in train mode."""
     if isinstance(module, nn.RReLU):
         return True
-    rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)
+    rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else vars(module).get("dropout", 0.0)
     return isinstance(rate, int | float) and rate > 0
 
 

@@ -1,10 +1,8 @@
 r"""Noise: standard Gumbel and logistic draws, and perturbed scores conditioned on their outcome.
 
-Adding independent standard Gumbel noise γ to scores h and taking the arg max samples ``softmax(h)`` (Gumbel-max).
-With two
-outcomes only the difference of the two Gumbels matters, and that difference is logistic. Every latent is sampled
-this way,
-so that an estimator is a deterministic function of its noise.
+Adding independent standard Gumbel noise γ to scores h and taking the arg max samples ``softmax(h)`` (Gumbel-max). With
+two outcomes only the difference of the two Gumbels matters, and that difference is logistic. Every latent is sampled
+this way, so that an estimator is a deterministic function of its noise.
 
 Noise is drawn in float32 at least: half precision has so few values near zero that the arg max would be biased.
 """
@@ -82,8 +80,8 @@ def logistic_given_outcome(scores: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     r"""Perturbed scores :math:`h + \lambda` drawn from their law given that the bits ``1[h + λ > 0]`` are ``z``.
 
     Given z = 1, :math:`P(t > s) = \sigma(h - s) / \sigma(h)` for s > 0; setting it to the uniform
-    :math:`\sigma(-\lambda)` gives :math:`e^s = 1 + e^\lambda (1 + e^h)`, that is
-    s = softplus(λ + softplus(h)). z = 0 is the mirror image.
+    :math:`\sigma(-\lambda)` gives :math:`e^s = 1 + e^\lambda (1 + e^h)`, that is s = softplus(λ + softplus(h)). z = 0
+    is the mirror image.
 
     Args:
         scores: h, ``[*batch, n]``; ``-inf`` stays ``-inf``.

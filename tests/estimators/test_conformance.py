@@ -325,6 +325,25 @@ def test_vmap_of_grad(label, name):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("label", "name"), supported())
+def test_same_gradient_on_gpu(label, name):
+    problem = make(name)
+    estimator = trained(CONFIGURATIONS[label](), problem).eval()
+    noise = estimator.draw_noise(problem.latent, generator=torch.Generator().manual_seed(0))
+    results = []
+    for device in ("cpu", "cuda"):
+        there = Problem(name, problem.latent.with_scores(problem.latent.scores.to(device)), problem.weights.to(device))
+        scores = there.latent.scores.clone().requires_grad_()
+        theta = problem.theta().to(device).requires_grad_()
+        moved = tuple(part.to(device) for part in noise) if isinstance(noise, tuple) else noise.to(device)
+        value = estimator.to(device)(there.latent.with_scores(scores), there.cost(theta), noise=moved)
+        value.sum().backward()
+        results.append((value.detach().cpu(), scores.grad.cpu(), theta.grad.cpu()))
+    for on_cpu, on_gpu in zip(*results, strict=True):
+        torch.testing.assert_close(on_gpu, on_cpu)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("label", [label for label in TRANSFORMABLE if "Arm" not in label])
 def test_cuda_graph_capture(label):
     loss, scores, noise = gradient_function(label, "categorical")

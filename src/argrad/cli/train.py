@@ -86,7 +86,8 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     settings: TrainSettings = command.settings
     if command.resume is not None:
         folder, settings = reopen(command.resume, settings)
-    # Data and model are made before the folder, so that a mistake in either leaves nothing behind.
+    # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
+    settings.loop(), settings.schedules()
     images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
     build(settings, images.shape)
     if command.resume is None:

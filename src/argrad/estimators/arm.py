@@ -5,9 +5,8 @@ Let λ be logistic noise, z = 1[h + λ > 0] and z̃ = 1[h − λ > 0] its antith
 .. math:: \nabla_h E[c(z)] = E_\lambda[(c(z) - c(\tilde z))\,(u - \tfrac12)].
 
 For one bit: :math:`E[c(z)(u - ½)]` is c(1)∫_{u > σ(−h)}(u − ½)du + c(0)∫_{u < σ(−h)}(u − ½)du = ½σ(h)σ(−h)(c(1) −
-c(0)), half the gradient, and the twin supplies
-the other half with the opposite sign. For n bits the same holds for each bit given the noise of the others, whose
-law the sign change leaves alone.
+c(0)), half the gradient, and the twin supplies the other half with the opposite sign. For n bits the same holds for
+each bit given the noise of the others, whose law the sign change leaves alone.
 
 Reference: Yin & Zhou, 2019, "ARM: augment-REINFORCE-merge gradient for stochastic binary networks".
 """

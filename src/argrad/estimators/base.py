@@ -1,9 +1,8 @@
 r"""What every estimator offers, and how a gradient estimate is put on a value.
 
 An estimator turns (latent, cost) into a tensor ``[*batch]`` whose value is the cost and whose ``backward()`` is an
-estimate of the
-gradient of E[cost(z)]: with respect to the scores of the latent, and with respect to whatever the cost itself
-depends on.
+estimate of the gradient of E[cost(z)]: with respect to the scores of the latent, and with respect to whatever the cost
+itself depends on.
 """
 
 from __future__ import annotations
@@ -130,8 +129,8 @@ def attach_to_parameters(value: Tensor, objective: Tensor, parameters: Iterable[
     """Let ``backward()`` on the value also follow the gradient of an objective, for the given parameters only.
 
     The objective is a mean over the batch. Its gradient is added once per example of a batch mean, so that
-    ``value.mean()`` trains
-    the parameters on the objective itself; nothing else that the objective depends on receives a gradient.
+    ``value.mean()`` trains the parameters on the objective itself; nothing else that the objective depends on receives
+    a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained or not torch.is_grad_enabled():

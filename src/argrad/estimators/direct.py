@@ -4,34 +4,28 @@ With z* = arg max {h + γ} and z(ε) = arg max {h − ε c + γ} for the *same* 
 
 .. math:: \nabla_h E_\gamma[c(z^*)] = \lim_{\varepsilon \to 0} \frac1\varepsilon E_\gamma[z^* - z(\varepsilon)],
 
-because both sides are a mixed second derivative of :math:`G(h, \varepsilon) = E_\gamma[\max_z \{h(z) - \varepsilon
-c(z) + \gamma(z)\}]`: the derivative
-of a maximum is its maximiser, :math:`\partial_h G = E[z(\varepsilon)]` and :math:`\partial_\varepsilon G =
--E[c(z(\varepsilon))]`, and the order of
-differentiation does not matter.
+because both sides are a mixed second derivative of :math:`G(h, \varepsilon) = E_\gamma[\max_z \{h(z) - \varepsilon c(z)
++ \gamma(z)\}]`: the derivative of a maximum is its maximiser, :math:`\partial_h G = E[z(\varepsilon)]` and
+:math:`\partial_\varepsilon G = -E[c(z(\varepsilon))]`, and the order of differentiation does not matter.
 
-**Bias.** For one categorical variable G = log Σ exp(h − ε c) up to a constant, so at any ε ≠ 0 the expectation of
-the estimate is
+**Bias.** For one categorical variable G = log Σ exp(h − ε c) up to a constant, so at any ε ≠ 0 the expectation of the
+estimate is
 
 .. math:: (\mathrm{softmax}(h) - \mathrm{softmax}(h - \varepsilon c)) / \varepsilon,
 
-the gradient of :math:`-\frac1\varepsilon \log E_q[e^{-\varepsilon c}] = E_q[c] - \frac\varepsilon2 \mathrm{Var}_q[c]
-+ O(\varepsilon^2)`: positive ε rewards spread of the cost
-under q, negative ε punishes it, and the two-sided difference (z(−ε) − z(ε)) / 2ε cancels the first order.
-**Variance.** An estimate is zero unless the arg max
-moves, and of size 1/ε when it does, which happens with probability proportional to ε: the variance grows as 1/ε. So
-ε has to
-match the spread of the cost under q, and ``epsilon="auto"`` measures it (:meth:`Direct.adapt`).
+the gradient of :math:`-\frac1\varepsilon \log E_q[e^{-\varepsilon c}] = E_q[c] - \frac\varepsilon2 \mathrm{Var}_q[c] +
+O(\varepsilon^2)`: positive ε rewards spread of the cost under q, negative ε punishes it, and the two-sided difference
+(z(−ε) − z(ε)) / 2ε cancels the first order. **Variance.** An estimate is zero unless the arg max moves, and of size 1/ε
+when it does, which happens with probability proportional to ε: the variance grows as 1/ε. So ε has to match the spread
+of the cost under q, and ``epsilon="auto"`` measures it (:meth:`Direct.adapt`).
 
 **Several variables.** c(z) for every structure is out of reach, so around z* it is replaced by a sum over variables,
-c(z*) + Σ_i [c(z* with z_i = v) − c(z*)]
-(``changes="single"``), by its gradient (``changes="gradient"``), or by m random single changes (``changes=m``), each
-of which may move on its own and counts
-num_changes / m times.
+c(z*) + Σ_i [c(z* with z_i = v) − c(z*)] (``changes="single"``), by its gradient (``changes="gradient"``), or by m
+random single changes (``changes=m``), each of which may move on its own and counts num_changes / m times.
 
 Reference: Lorberbom, Gane, Jaakkola & Hazan, 2019, "Direct optimization through arg max for discrete variational
-auto-encoder".
-McAllester, Hazan & Keshet, 2010, "Direct loss minimization for structured prediction", is the case without noise.
+auto-encoder". McAllester, Hazan & Keshet, 2010, "Direct loss minimization for structured prediction", is the case
+without noise.
 """
 
 from __future__ import annotations
@@ -59,17 +53,15 @@ class Direct(Estimator):
 
     Args:
         epsilon: a number other than 0, negative ones allowed, or "auto" to adapt it to the spread of the cost (start
-        with "auto").
+            with "auto").
         two_sided: use z(−ε) − z(ε) over 2ε, whose bias is of second order in ε.
         changes: how the cost is approximated around z* when there are several variables: "single", "gradient", or a
-        number m
-            of random single changes.
+            number m of random single changes.
         noise: False is classic direct loss minimisation: z* is the mode.
         target: a structure to put in place of z(ε), or class indices; also accepted in the call. In expectation the
-        gradient is then that
-            of the cross-entropy of the target, over ε.
+            gradient is then that of the cross-entropy of the target, over ε.
         averaging: with "auto", over how many draws the user's batches and optimiser average; ε falls with its cube
-        root.
+            root.
 
     >>> from argrad import Categorical, TableCost
     >>> logits = torch.zeros(4, 3, requires_grad=True)
@@ -182,14 +174,12 @@ class Direct(Estimator):
         r"""Move ε towards the value that minimises the mean squared error of the gradient.
 
         With the cost linearised as ``weights`` w, m(h) = E[z] and N = ``averaging``, everything needed is known in
-        closed form: the expectation
-        :math:`\hat g = (m(h) - m(h - \varepsilon w)) / \varepsilon`, the bias :math:`\hat g - \mathrm{Cov}(z) w`,
-        and the second moment, which is
-        :math:`\|\hat g\|_1 / \varepsilon` for bits and within a factor of two of it for categorical variables (each
-        move of the arg max contributes its two ends). Near
-        the optimum bias² grows as ε² (two-sided: ε⁴) and variance falls as 1/ε, so bias² + variance / N is least
-        where 2 bias² = variance / N
-        (two-sided: 4 bias²), and the distance of log ε from there is the log of their ratio over 3 (5).
+        closed form: the expectation :math:`\hat g = (m(h) - m(h - \varepsilon w)) / \varepsilon`, the bias :math:`\hat
+        g - \mathrm{Cov}(z) w`, and the second moment, which is :math:`\|\hat g\|_1 / \varepsilon` for bits and within a
+        factor of two of it for categorical variables (each move of the arg max contributes its two ends). Near the
+        optimum bias² grows as ε² (two-sided: ε⁴) and variance falls as 1/ε, so bias² + variance / N is least where 2
+        bias² = variance / N (two-sided: 4 bias²), and the distance of log ε from there is the log of their ratio over 3
+        (5).
 
         Called by ``forward`` in train mode, after the gradient of the step is fixed: ε never depends on the noise of
         its own step.

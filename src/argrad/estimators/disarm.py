@@ -1,17 +1,15 @@
 r"""DisARM: ARM with the noise integrated out.
 
 ARM's estimate depends on the noise only through the pair (z, z̃) and u; given the pair, u − ½ can be replaced by its
-expectation. Where z_i = z̃_i that
-expectation is 0 by symmetry; where z_i = 1 and z̃_i = 0, λ_i > |h_i|, so u is uniform on [σ(|h_i|), 1] and the
-expectation is σ(|h_i|) / 2 (and minus
-that the other way round):
+expectation. Where z_i = z̃_i that expectation is 0 by symmetry; where z_i = 1 and z̃_i = 0, λ_i > |h_i|, so u is
+uniform on [σ(|h_i|), 1] and the expectation is σ(|h_i|) / 2 (and minus that the other way round):
 
 .. math:: g_i = \tfrac12 (c(z) - c(\tilde z))\,(z_i - \tilde z_i)\,\sigma(|h_i|).
 
 Same mean as ARM, less variance, by Rao-Blackwell.
 
-Reference: Dong, Mnih & Tucker, 2020, "DisARM: an antithetic gradient estimator for binary latent variables"; also
-Yin et al., 2020 (U2G).
+Reference: Dong, Mnih & Tucker, 2020, "DisARM: an antithetic gradient estimator for binary latent variables"; also Yin
+et al., 2020 (U2G).
 """
 
 from typing import final

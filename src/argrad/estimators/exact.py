@@ -3,9 +3,8 @@ r"""The exact gradient by enumeration.
 .. math:: E_q[c(z)] = \sum_z q(z)\,c(z)
 
 is differentiated as it stands, for the scores and for the cost's own parameters. It has no variance; it costs one
-evaluation of every
-structure, which for one categorical variable and a shared cost (:class:`argrad.costs.Reconstruction`) is k decoder
-rows in all.
+evaluation of every structure, which for one categorical variable and a shared cost
+(:class:`argrad.costs.Reconstruction`) is k decoder rows in all.
 """
 
 from typing import Any, final

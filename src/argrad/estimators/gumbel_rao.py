@@ -1,10 +1,9 @@
 r"""Gumbel-Rao: straight-through Gumbel-softmax, averaged over the noise that leads to the same arg max.
 
 The straight-through gradient is :math:`\nabla c(z)^\top \, \partial_h \mathrm{softmax}((h + \gamma)/\tau)`, and c is
-evaluated at z alone, so the Jacobian may be replaced by its
-expectation given z: by Rao-Blackwell the mean stays and the variance cannot grow. The expectation is taken over K
-draws of the noise
-conditioned on the outcome, which cost no evaluation of c.
+evaluated at z alone, so the Jacobian may be replaced by its expectation given z: by Rao-Blackwell the mean stays and
+the variance cannot grow. The expectation is taken over K draws of the noise conditioned on the outcome, which cost no
+evaluation of c.
 
 Reference: Paulus, Maddison & Krause, 2021, "Rao-Blackwellizing the straight-through Gumbel-softmax gradient estimator".
 """

@@ -2,11 +2,10 @@ r"""Gumbel-softmax, the Concrete relaxation: replace the arg max by a softmax at
 
 .. math:: y = \mathrm{softmax}((h + \gamma) / \tau), \qquad \nabla E[c(z)] \approx \nabla_h\, c(y)
 
-with the gradient flowing through y (for bits, y = σ((h + λ) / τ)). It is the exact gradient of a different
-objective, E[c(y)]: the
-bias falls and the variance grows as τ → 0. The straight-through form evaluates the cost at the arg max of y and lets
-the gradient pass as if it had been y; its value is then E[c(z)], and the cost's own parameters get an unbiased
-gradient, which the soft form does not give them.
+with the gradient flowing through y (for bits, y = σ((h + λ) / τ)). It is the exact gradient of a different objective,
+E[c(y)]: the bias falls and the variance grows as τ → 0. The straight-through form evaluates the cost at the arg max of
+y and lets the gradient pass as if it had been y; its value is then E[c(z)], and the cost's own parameters get an
+unbiased gradient, which the soft form does not give them.
 
 References: Jang, Gu & Poole, 2017, "Categorical reparameterization with Gumbel-softmax"; Maddison, Mnih & Teh, 2017,
 "The Concrete distribution".

@@ -5,8 +5,8 @@ For independent variables, with :math:`c_i(v) = c(z_1, …, z_i = v, …, z_n)` 
 .. math:: \nabla_{h_i} E_q[c] = E_{z_{-i}}\big[\nabla_{h_i} \textstyle\sum_v q_i(v)\,c_i(v)\big],
 
 since given the others the expectation over variable i is a finite sum. The bracket is the estimate: unbiased for any
-sample, at n (k − 1) + 1
-evaluations. For bits it is :math:`\sigma'(h_i)\,(c_i(1) - c_i(0))`. With one variable it is the exact gradient.
+sample, at n (k − 1) + 1 evaluations. For bits it is :math:`\sigma'(h_i)\,(c_i(1) - c_i(0))`. With one variable it is
+the exact gradient.
 
 Reference: Titsias & Lázaro-Gredilla, 2015, "Local expectation gradients for black box variational inference".
 """

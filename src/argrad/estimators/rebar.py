@@ -1,21 +1,20 @@
 r"""REBAR: REINFORCE with the relaxed cost as control variate, its mean added back through the re-parameterisation.
 
-Let t = h + γ be the perturbed scores, z their arg max, t̃ perturbed scores drawn *given* z, and
-:math:`k(t) = c(\mathrm{softmax}(t/\tau))` the relaxed cost. Then
+Let t = h + γ be the perturbed scores, z their arg max, t̃ perturbed scores drawn *given* z, and :math:`k(t) =
+c(\mathrm{softmax}(t/\tau))` the relaxed cost. Then
 
 .. math:: g = [c(z) - \eta\,k(\tilde t)]\,\nabla_h \log q(z) + \eta\,\nabla_h k(t) - \eta\,\nabla_h k(\tilde t)
 
 is unbiased for any η and τ: :math:`\nabla_h E[k(t)] = E_z[E[k(\tilde t)|z]\,\nabla\log q(z) + \nabla_h E[k(\tilde
-t)|z]]`, so what is subtracted in the first term and
-the last is what the second adds. They are learnt by descending E[g²], which since E[g] is fixed descends the variance.
+t)|z]]`, so what is subtracted in the first term and the last is what the second adds. They are learnt by descending
+E[g²], which since E[g] is fixed descends the variance.
 
-As in the original, t̃ shares its noise with t: given z, t is itself a draw from that law, so t̃ = t in value, and
-only the two *paths* from h differ. Their
-difference has a closed form (:meth:`argrad.latents.Latent.outcome_path_gradient`), so the control costs one relaxed
-evaluation and its gradient, not two.
+As in the original, t̃ shares its noise with t: given z, t is itself a draw from that law, so t̃ = t in value, and only
+the two *paths* from h differ. Their difference has a closed form (:meth:`argrad.latents.Latent.outcome_path_gradient`),
+so the control costs one relaxed evaluation and its gradient, not two.
 
-Reference: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, 2017, "REBAR: low-variance, unbiased gradient estimates
-for discrete latent variable models".
+Reference: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, 2017, "REBAR: low-variance, unbiased gradient estimates for
+discrete latent variable models".
 """
 
 from typing import final

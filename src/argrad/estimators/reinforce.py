@@ -3,14 +3,12 @@ r"""REINFORCE, the score-function estimator.
 .. math:: \nabla_h E[c(z)] = E[(c(z) - b)\,\nabla_h \log q(z)]
 
 for any baseline b that does not depend on the sample, since :math:`E[\nabla \log q(z)] = 0`. Baselines: a moving
-average of earlier costs; with S samples, the mean of the
-other S − 1 (*leave-one-out*, which then reads :math:`\frac1{S-1}\sum_s (c_s - \bar c)\,\nabla\log q(z_s)`); or a
-network that predicts the cost from the detached
+average of earlier costs; with S samples, the mean of the other S − 1 (*leave-one-out*, which then reads
+:math:`\frac1{S-1}\sum_s (c_s - \bar c)\,\nabla\log q(z_s)`); or a network that predicts the cost from the detached
 scores or from a context that the user passes, trained by squared error in the same backward pass.
 
-References: Williams, 1992; Mnih & Gregor, 2014, "Neural variational inference and learning in belief networks"
-(learnt baselines);
-Kool, van Hoof & Welling, 2019, "Buy 4 REINFORCE samples, get a baseline for free!" (leave-one-out).
+References: Williams, 1992; Mnih & Gregor, 2014, "Neural variational inference and learning in belief networks" (learnt
+baselines); Kool, van Hoof & Welling, 2019, "Buy 4 REINFORCE samples, get a baseline for free!" (leave-one-out).
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ class Reinforce(Estimator):
     Args:
         samples: S ≥ 1 samples per example.
         baseline: "none", "moving-average", "leave-one-out" (S ≥ 2), "learnt" (a small network, sized by the first
-        call), or your own module that
-            maps ``[*batch, features]`` to ``[*batch]``. "auto" is leave-one-out where there are several samples,
-            else the moving average.
+            call), or your own module that maps ``[*batch, features]`` to ``[*batch]``. "auto" is leave-one-out where
+            there are several samples, else the moving average.
 
     >>> from argrad import Categorical
     >>> logits = torch.zeros(4, 3, requires_grad=True)

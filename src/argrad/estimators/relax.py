@@ -1,14 +1,13 @@
 r"""RELAX: REBAR with a learnt control in place of the relaxed cost, so that the cost may be a black box.
 
 The estimate is that of :mod:`argrad.estimators.rebar` with :math:`k(t) = b + s\,r_\phi(\mathrm{softmax}(t/\tau),
-E[z])`: a small network r that sees the relaxed sample and the
-probabilities, on the scale (b, s) of the costs seen so far. The network and τ descend E[g²]. The network's last
-layer starts at zero, so RELAX starts as REINFORCE with
-a moving-average baseline. With ``relaxed_cost=True`` the relaxed cost is added to the control, as in the original's
+E[z])`: a small network r that sees the relaxed sample and the probabilities, on the scale (b, s) of the costs seen so
+far. The network and τ descend E[g²]. The network's last layer starts at zero, so RELAX starts as REINFORCE with a
+moving-average baseline. With ``relaxed_cost=True`` the relaxed cost is added to the control, as in the original's
 experiments, and the cost must be differentiable.
 
-Reference: Grathwohl, Choi, Wu, Roeder & Duvenaud, 2018, "Backpropagation through the void: optimizing control
-variates for black-box gradient estimation".
+Reference: Grathwohl, Choi, Wu, Roeder & Duvenaud, 2018, "Backpropagation through the void: optimizing control variates
+for black-box gradient estimation".
 """
 
 from typing import final
@@ -31,7 +30,7 @@ class Relax(Estimator):
 
     Args:
         control: a module that maps ``[*batch, features]`` to ``[*batch]``; None makes a small network, sized by the
-        first call.
+            first call.
         temperature: the first τ > 0.
         relaxed_cost: add the relaxed cost to the control; the cost must then be differentiable in z.
 

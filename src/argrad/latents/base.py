@@ -171,9 +171,8 @@ class Latent(ABC):
         r"""The part of a pathwise gradient that the outcome carries.
 
         Let t = ``perturbed`` be the perturbed scores whose arg max is z. Moving the scores moves t along two paths:
-        with the
-        noise fixed (outcomes may change), or with the noise *given the outcome* fixed (they may not). Returned is
-        ``(∂t/∂h − ∂t̃/∂h)ᵀ weights``, the difference of the two pulled-back gradients, in closed form.
+        with the noise fixed (outcomes may change), or with the noise *given the outcome* fixed (they may not). Returned
+        is ``(∂t/∂h − ∂t̃/∂h)ᵀ weights``, the difference of the two pulled-back gradients, in closed form.
         """
 
     @abstractmethod
@@ -206,9 +205,8 @@ class Latent(ABC):
             changed: the cost of every single change of z, ``[num_changes, *batch]``.
 
         Returns:
-            ``[*batch, k]`` for one categorical variable, otherwise ``[*batch, n, values]``: the cost with that
-            variable set to
-            that value and all others as in z.
+            ``[*batch, k]`` for one categorical variable, otherwise ``[*batch, n, values]``: the cost with that variable
+            set to that value and all others as in z.
         """
 
     @abstractmethod

@@ -1,8 +1,7 @@
 r"""n independent bits.
 
 :math:`q(z) = \prod_i \sigma(h_i)^{z_i} \sigma(-h_i)^{1 - z_i}`, the categorical latent with two values of which only
-the difference of
-scores is kept. The noise is logistic: z = 1[h + λ > 0].
+the difference of scores is kept. The noise is logistic: z = 1[h + λ > 0].
 """
 
 from __future__ import annotations
@@ -121,8 +120,8 @@ class Bits(Latent):
     def outcome_path_gradient(self, z: Tensor, perturbed: Tensor, weights: Tensor) -> Tensor:
         r"""With s = ±1 for z = 1, 0: w * σ(−s h) / σ(s (t − h)).
 
-        Given z = 1, t̃ solves σ(h − t̃) = w σ(h) for a fixed uniform w; differentiating both sides gives
-        :math:`1 - \partial\tilde t/\partial h = \sigma(-h) / \sigma(\tilde t - h)`. z = 0 is the mirror image.
+        Given z = 1, t̃ solves σ(h − t̃) = w σ(h) for a fixed uniform w; differentiating both sides gives :math:`1 -
+        \partial\tilde t/\partial h = \sigma(-h) / \sigma(\tilde t - h)`. z = 0 is the mirror image.
         """
         scores = self.scores.detach()
         finite = scores > -torch.inf

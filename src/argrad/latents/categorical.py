@@ -1,8 +1,7 @@
 r"""One of k, or n independent variables that are each one of k.
 
 :math:`q(z) = \prod_i \mathrm{softmax}(h_i)_{z_i}`; z is one-hot in its last dimension. Sampling, log-probability,
-entropy and KL
-cost one pass over the scores; enumeration lists :math:`k^n` structures.
+entropy and KL cost one pass over the scores; enumeration lists :math:`k^n` structures.
 """
 
 from __future__ import annotations
@@ -121,9 +120,9 @@ class Categorical(Latent):
     def outcome_path_gradient(self, z: Tensor, perturbed: Tensor, weights: Tensor) -> Tensor:
         r"""With r = exp(t − max t): r * w − p <r, w>.
 
-        :func:`argrad.noise.gumbel_given_outcome` with its noise fixed has :math:`\partial\tilde t_i / \partial h =
-        (1 - r_i) e_i +
-        r_i p`: the maximum moves with :math:`\log\sum e^h`, and the others follow it the more the closer they are.
+        :func:`argrad.noise.gumbel_given_outcome` with its noise fixed has :math:`\partial\tilde t_i / \partial h = (1 -
+        r_i) e_i + r_i p`: the maximum moves with :math:`\log\sum e^h`, and the others follow it the more the closer
+        they are.
         """
         closeness = (perturbed - perturbed.amax(-1, keepdim=True)).exp() * weights
         return closeness - self.scores.detach().softmax(-1) * closeness.sum(-1, keepdim=True)

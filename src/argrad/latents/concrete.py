@@ -1,9 +1,8 @@
 r"""Densities of the Concrete (Gumbel-softmax) distribution, in log space.
 
-:math:`x = \mathrm{softmax}((h + \gamma)/\tau)` has density
-:math:`(k-1)!\,\tau^{k-1} \prod_i e^{h_i} x_i^{-\tau-1} / (\sum_i e^{h_i} x_i^{-\tau})^k` on the simplex. At low
-temperature entries of x underflow to
-zero; their logs do not, so both functions take :math:`\log x` and stay finite at any temperature.
+:math:`x = \mathrm{softmax}((h + \gamma)/\tau)` has density :math:`(k-1)!\,\tau^{k-1} \prod_i e^{h_i} x_i^{-\tau-1} /
+(\sum_i e^{h_i} x_i^{-\tau})^k` on the simplex. At low temperature entries of x underflow to zero; their logs do not, so
+both functions take :math:`\log x` and stay finite at any temperature.
 
 Reference: Maddison, Mnih & Teh, 2017, "The Concrete distribution", Eq. 10 and Appendix C.3.
 """
@@ -40,8 +39,8 @@ def concrete_log_prob(log_x: Tensor, logits: Tensor, temperature: Tensor | float
 def binary_concrete_log_prob(logit_x: Tensor, logits: Tensor, temperature: Tensor | float) -> Tensor:
     r"""The log-density of n independent binary Concrete variables x = σ((h + λ)/τ), ``[*extra, *batch]``.
 
-    With :math:`s = \tau\,\mathrm{logit}(x) - h` logistic, the density is :math:`\tau\,\sigma(s)\,\sigma(-s) / (x (1
-    - x))`.
+    With :math:`s = \tau\,\mathrm{logit}(x) - h` logistic, the density is :math:`\tau\,\sigma(s)\,\sigma(-s) / (x (1 -
+    x))`.
 
     Args:
         logit_x: log-odds of x, ``[*extra, *batch, n]``, that is (h + λ)/τ.

@@ -1,8 +1,7 @@
 r"""Gaussian vectors: the continuous half of a mixed latent.
 
-Diagonal (``logvar``, the log of the variance) or full (``scale_tril``, a Cholesky factor of the covariance).
-Sampling is
-re-parameterised, so no estimator is needed: :math:`z = \mu + L\,\eta` with standard normal η.
+Diagonal (``logvar``, the log of the variance) or full (``scale_tril``, a Cholesky factor of the covariance). Sampling
+is re-parameterised, so no estimator is needed: :math:`z = \mu + L\,\eta` with standard normal η.
 """
 
 from __future__ import annotations
@@ -111,10 +110,9 @@ class Gaussian:
 
         .. math:: \tfrac12 [\mathrm{tr}(M M^\top) - d - \log|M M^\top| + \|L_p^{-1}(\mu - \mu_p)\|^2]
 
-        with :math:`M = L_p^{-1} L`. The first three terms are computed as
-        :math:`\sum_i (M_{ii}^2 - 1 - \log M_{ii}^2) + \sum_{i>j} M_{ij}^2`, which rounding does not make negative.
-        To the standard normal with a diagonal covariance all of it is
-        :math:`-\tfrac12 \sum (1 + \log\sigma^2 - \mu^2 - \sigma^2)`.
+        with :math:`M = L_p^{-1} L`. The first three terms are computed as :math:`\sum_i (M_{ii}^2 - 1 - \log M_{ii}^2)
+        + \sum_{i>j} M_{ij}^2`, which rounding does not make negative. To the standard normal with a diagonal covariance
+        all of it is :math:`-\tfrac12 \sum (1 + \log\sigma^2 - \mu^2 - \sigma^2)`.
         """
         d = self.mean.shape[-1]
         log_ratio, mahalanobis = self._log_diagonal(), self.mean.square().sum(-1)
