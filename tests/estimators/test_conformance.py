@@ -282,12 +282,12 @@ TRANSFORMABLE = [
 ]
 
 
-def gradient_function(label: str, name: str):
+def gradient_function(label: str, name: str, device: str = "cpu"):
     """A function of (scores, noise) that returns the gradient estimate, and arguments for it."""
     problem = make(name)
-    estimator = CONFIGURATIONS[label]()
+    estimator = CONFIGURATIONS[label]().to(device)
     event = problem.latent.event_dims
-    weights = problem.weights
+    weights = problem.weights.to(device)
 
     def loss(scores: Tensor, noise) -> Tensor:
         latent = problem.latent.with_scores(scores)
@@ -295,8 +295,9 @@ def gradient_function(label: str, name: str):
             latent, lambda z: ((z * weights).flatten(z.dim() - event).sum(-1) - 0.3).square(), noise=noise
         ).sum()
 
-    noise = estimator.draw_noise(problem.latent, generator=torch.Generator().manual_seed(0))
-    return loss, problem.latent.scores, noise
+    latent = problem.latent.with_scores(problem.latent.scores.to(device))
+    noise = estimator.draw_noise(latent, generator=torch.Generator(device).manual_seed(0))
+    return loss, latent.scores, noise
 
 
 @pytest.mark.parametrize(
@@ -340,23 +341,22 @@ def test_same_gradient_on_gpu(label, name):
         value.sum().backward()
         results.append((value.detach().cpu(), scores.grad.cpu(), theta.grad.cpu()))
     for on_cpu, on_gpu in zip(*results, strict=True):
-        torch.testing.assert_close(on_gpu, on_cpu)
+        torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-4, atol=1e-5)  # control networks compute in float32
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("label", [label for label in TRANSFORMABLE if "Arm" not in label])
 def test_cuda_graph_capture(label):
-    loss, scores, noise = gradient_function(label, "categorical")
-    estimator_noise = noise.cuda() if isinstance(noise, Tensor) else tuple(part.cuda() for part in noise)
-    static = scores.cuda().requires_grad_()
-    expected = torch.autograd.grad(loss(static, estimator_noise), static)[0]
+    loss, scores, noise = gradient_function(label, "categorical", "cuda")
+    static = scores.requires_grad_()
+    expected = torch.autograd.grad(loss(static, noise), static)[0]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
-            torch.autograd.grad(loss(static, estimator_noise), static)
+            torch.autograd.grad(loss(static, noise), static)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = torch.autograd.grad(loss(static, estimator_noise), static)[0]
+        captured = torch.autograd.grad(loss(static, noise), static)[0]
     graph.replay()
     torch.testing.assert_close(captured, expected)
