@@ -184,24 +184,12 @@ class Direct(Estimator):
         Called by ``forward`` in train mode, after the gradient of the step is fixed: ε never depends on the noise of
         its own step.
         """
-        epsilon, mean, exact = self.epsilon, latent.mean(), latent.gradient_of_mean(weights)
-        ahead = latent.with_scores(latent.scores - epsilon * weights).mean()
-        behind = latent.with_scores(latent.scores + epsilon * weights).mean() if self.two_sided else mean
-        width, order = (2 * epsilon, 4) if self.two_sided else (epsilon, 2)
-        expected = (behind - ahead) / width
-        per_variable = weights * exact if not isinstance(latent, Categorical) else (weights * exact).sum(-1)
-        sums = [(expected - exact).square(), expected.abs(), expected.square(), per_variable.square(), per_variable]
-        totals = self.sum_over_processes(torch.stack([terms.sum() for terms in sums]))
-        bias = totals[0]
-        variance = (totals[1] / width - totals[2]).clamp_min(0)
-        tiny = torch.finfo(bias.dtype).tiny
-        distance = ((variance + tiny) / (self.averaging * order * bias + tiny)).log() / (order + 1)
-        # The first guess is one over the spread of the cost, most weight on the variables that still vary.
-        spread = (totals[3] / totals[4].clamp_min(tiny)).clamp_min(tiny).sqrt()
-        closer = epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp()
-        informative = totals[4] > 0  # a batch whose costs do not vary says nothing about their spread
-        adapted = torch.where(self.adaptations == 0, 1 / spread, closer)
-        self.epsilon.copy_(torch.where(informative, adapted, epsilon))
+        terms = adaptation_terms(latent, weights, self.epsilon, two_sided=self.two_sided)
+        totals = self.sum_over_processes(torch.stack([term.sum() for term in terms]))
+        closer, informative = closer_epsilon(
+            self.epsilon, totals, self.adaptations == 0, two_sided=self.two_sided, averaging=self.averaging
+        )
+        self.epsilon.copy_(closer)
         self.adaptations.add_(informative)
 
     def _perturb(
@@ -285,3 +273,32 @@ class Direct(Estimator):
         """The settings, for printing."""
         epsilon = '"auto"' if self.auto else f"{self.epsilon.item():.4g}"
         return f"epsilon={epsilon}, two_sided={self.two_sided}, changes={self.changes!r}"
+
+
+def adaptation_terms(latent: Latent, weights: Tensor, epsilon: Tensor, *, two_sided: bool) -> list[Tensor]:
+    """What the adaptation of ε sums over a batch (see :meth:`Direct.adapt`), each ``[*batch, …]``.
+
+    Squared bias, absolute and squared expectation of the estimate, and the squared variance and variance of each
+    variable's cost; ``epsilon`` broadcasts against the scores.
+    """
+    mean, exact = latent.mean(), latent.gradient_of_mean(weights)
+    ahead = latent.with_scores(latent.scores - epsilon * weights).mean()
+    behind = latent.with_scores(latent.scores + epsilon * weights).mean() if two_sided else mean
+    expected = (behind - ahead) / (2 * epsilon if two_sided else epsilon)
+    variance = (weights * exact).sum(-1) if isinstance(latent, Categorical) else weights * exact
+    return [(expected - exact).square(), expected.abs(), expected.square(), variance.square(), variance]
+
+
+def closer_epsilon(
+    epsilon: Tensor, totals: Tensor, first: Tensor, *, two_sided: bool, averaging: float
+) -> tuple[Tensor, Tensor]:
+    """A better ε from the summed terms ``[5, …]``, and whether they said anything: costs that do not vary do not."""
+    width, order = (2 * epsilon, 4) if two_sided else (epsilon, 2)
+    variance = (totals[1] / width - totals[2]).clamp_min(0)
+    tiny = torch.finfo(totals.dtype).tiny
+    distance = ((variance + tiny) / (averaging * order * totals[0] + tiny)).log() / (order + 1)
+    # The first guess is one over the spread of the cost, most weight on the variables that still vary.
+    spread = (totals[3] / totals[4].clamp_min(tiny)).clamp_min(tiny).sqrt()
+    adapted = torch.where(first, 1 / spread, epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp())
+    informative = totals[4] > 0
+    return torch.where(informative, adapted, epsilon), informative

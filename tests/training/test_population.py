@@ -1,0 +1,126 @@
+"""A population trains as its members would one by one."""
+
+import itertools
+
+import pytest
+import torch
+
+from argrad import Direct, Exact, GumbelSoftmax
+from argrad.experiments.bernoulli_mixture import fit_mixture, mixture_nll
+from argrad.models.vae_module import DiscreteVAEModule, default_networks
+from argrad.training import Decay
+from argrad.training.population import Member, Population, stack_networks
+from argrad.training.population_loop import train_population
+
+PIXELS, SEEDS = 20, (0, 1)
+
+
+def networks(values: int, seed: int):
+    torch.manual_seed(100 * seed + values)
+    return default_networks((PIXELS,), values, hidden=16)
+
+
+def make_members(method: str, rate: float) -> list[Member]:
+    return [
+        Member(4, method),
+        Member(7, method, epsilon=0.3),
+        Member(5, method, epsilon=0.1, learning_rate=rate, kl_weight=0.5),
+    ]
+
+
+def estimator_of(member: Member):
+    if member.method == "exact":
+        return Exact()
+    if member.method == "direct":
+        return Direct(member.epsilon)
+    return GumbelSoftmax(member.temperature, straight_through=member.method == "straight-through")
+
+
+@pytest.mark.parametrize("rate", [1e-3, 3e-3], ids=["one rate", "two rates"])
+@pytest.mark.parametrize("method", ["exact", "direct", "gumbel-softmax", "straight-through"])
+def test_equals_one_by_one(method, rate, generator):
+    members = make_members(method, rate)
+    population = Population(stack_networks(networks, members, SEEDS), members)
+    single = {}
+    for s, seed in enumerate(SEEDS):
+        for g, member in enumerate(members):
+            module = DiscreteVAEModule(*networks(member.values, seed), estimator_of(member), values=member.values)
+            single[s, g] = (module, torch.optim.Adam(module.parameters(), member.learning_rate))
+    x = (torch.rand(len(SEEDS), 30, PIXELS, generator=generator) > 0.5).float()
+    for step in range(50):
+        noise = -torch.empty(len(SEEDS), 3, 30, 7).exponential_(generator=generator).log()
+        if step == 0:
+            names = list(population.weights)
+            losses = population.losses(x, noise).mean(-1).sum()
+            gradients = dict(zip(names, torch.autograd.grad(losses, list(population.weights.values())), strict=True))
+            population.epsilon.copy_(torch.tensor([1.0, 0.3, 0.1]).expand(2, 3))  # the look at the gradients is undone
+            population.adaptations.zero_()
+        together = population.step(x, noise)
+        for (s, g), (module, optimiser) in single.items():
+            member = members[g]
+            loss = module.losses(x[s], kl_weight=member.kl_weight, noise=noise[s, g, :, : member.values]).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            if step == 0:
+                torch.testing.assert_close(
+                    gradients["enter"][s, :, g], module.encoder[1].weight.grad.T, rtol=1e-5, atol=1e-5
+                )
+                torch.testing.assert_close(
+                    gradients["codes"][s, g, :, : member.values], module.decoder[1].weight.grad, rtol=1e-5, atol=1e-5
+                )
+            optimiser.step()
+            assert float(together[s, g]) == pytest.approx(loss.item(), abs=1e-4)
+    elbo, nll = population.evaluate(x[0])
+    for g in range(3):
+        module = single[0, g][0]
+        assert float(elbo[0, g]) == pytest.approx(float(module.negative_elbo(x[0]).mean()), abs=1e-4)
+        assert float(nll[0, g]) == pytest.approx(float(module.negative_log_likelihood(x[0]).mean()), abs=1e-4)
+
+
+def test_both_kinds_do_not_mix():
+    members = [Member(4, "exact"), Member(4, "gumbel-softmax")]
+    with pytest.raises(ValueError, match="not both"):
+        Population(stack_networks(networks, members, SEEDS), members)
+
+
+def clusters(generator: torch.Generator, number: int) -> torch.Tensor:
+    """Bits from four well separated prototypes."""
+    prototypes = torch.tensor([[0.9] * 10 + [0.1] * 10, [0.1] * 10 + [0.9] * 10, [0.9, 0.1] * 10, [0.1, 0.9] * 10])
+    chosen = torch.randint(0, 4, (number,), generator=generator)
+    return (torch.rand(number, PIXELS, generator=generator) < prototypes[chosen]).to(torch.uint8)
+
+
+def test_trains_revives_and_keeps_the_best(generator):
+    members = [
+        Member(4, "exact", learning_rate=0.01),
+        Member(8, "direct", epsilon=Decay(1.0, 0.1, 0.01, 5), revive_until=6, learning_rate=0.01),
+    ]
+    population = Population(stack_networks(networks, members, SEEDS), members)
+    with torch.no_grad():
+        population.weights["scores_bias"][:, 1, 3:] -= 20  # five dead codes
+    train, validation, test = (clusters(generator, number) for number in (1000, 200, 200))
+    before = population.evaluate(validation)[0]
+    history = train_population(population, train, validation, test, epochs=12, batch_size=50)
+    assert history.steps == 240
+    assert (history.revived[:, 0] == 0).all()
+    assert (history.revived[:, 1] >= 5).all()
+    assert (population.usage(train)[:, 1] > 0.01).sum(-1).min() > 3
+    assert float(population.epsilon[0, 1]) == pytest.approx(Decay(1.0, 0.1, 0.01, 5)(239))
+    best = population.evaluate(validation, history.best)[0]
+    torch.testing.assert_close(best, history.validation.min(0).values)
+    assert (best < before - 2).all()
+    # The EM fit of the same mixture is what the likelihood can reach.
+    logits = fit_mixture(train, 4, restarts=4, iterations=50)
+    floor = mixture_nll(test, logits).min()
+    nll = population.evaluate(test, history.best)[1]
+    assert (nll[:, 0] > floor - 0.2).all()
+    assert nll[:, 0].min() < floor + 1.0
+
+
+def test_mixture_likelihood_rises_with_em(generator):
+    train = clusters(generator, 500)
+    scores = [
+        mixture_nll(train, fit_mixture(train, 3, restarts=3, iterations=n, smoothing=1e-4)) for n in (1, 3, 10, 40)
+    ]
+    for earlier, later in itertools.pairwise(scores):
+        assert (later <= earlier + 1e-3).all()
