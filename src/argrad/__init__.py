@@ -1,5 +1,7 @@
 """argrad: the gradient of an expected cost when the thing sampled is a discrete choice."""
 
+from typing import TYPE_CHECKING, Any
+
 from argrad._version import __version__
 from argrad.costs import Reconstruction, TableCost
 from argrad.diagnostics import diagnose
@@ -18,12 +20,30 @@ from argrad.estimators import (
 )
 from argrad.latents import Bits, Categorical, Gaussian, Latent, Unavailable
 
+if TYPE_CHECKING:
+    from argrad.models import DiscreteVAE
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import a scikit-learn estimator when it is asked for; the rest of argrad does without scikit-learn."""
+        if name == "DiscreteVAE":
+            from argrad.models import DiscreteVAE
+
+            globals()[name] = DiscreteVAE
+            return DiscreteVAE
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "Arm",
     "Bits",
     "Categorical",
     "Direct",
     "DisArm",
+    "DiscreteVAE",
     "Exact",
     "Gaussian",
     "GumbelRao",

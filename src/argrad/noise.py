@@ -23,7 +23,7 @@ def gumbel(
     device: torch.device | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Draw standard Gumbel noise, density :math:`e^{-(\gamma + e^{-\gamma})}`, as minus the log of an exponential.
+    r"""Draw standard Gumbel noise, density :math:`e^{-(\gamma + e^{-\gamma})}`, as −log(−log u) of a uniform.
 
     Its mean is Euler's constant, 0.577; shifting all of it by a constant changes no arg max.
 
@@ -31,9 +31,10 @@ def gumbel(
     torch.Size([2, 3])
     """
     dtype = torch.promote_types(dtype, torch.float32)
-    exponential = torch.empty(tuple(shape), dtype=dtype, device=device).exponential_(generator=generator)
-    # The smallest value above zero that a uniform of this precision can produce; zero itself would give +inf.
-    return exponential.clamp_min_(torch.finfo(dtype).eps / 4).log_().neg_()
+    uniform = torch.rand(tuple(shape), dtype=dtype, device=device, generator=generator)
+    # Neither end of the interval: 0 would give -inf and 1 would give +inf.
+    uniform.clamp_(torch.finfo(dtype).tiny, 1 - torch.finfo(dtype).eps / 2)
+    return uniform.log_().neg_().log_().neg_()
 
 
 def logistic(

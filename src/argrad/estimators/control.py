@@ -20,42 +20,36 @@ class RunningMoments(nn.Module):
     Only earlier calls count, so a baseline made of them is independent of the present noise and adds no bias.
     """
 
-    total: Tensor
-    mean: Tensor
-    square: Tensor
+    sums: Tensor
     sum_over_processes: Callable[[Tensor], Tensor] = staticmethod(unchanged)
     """As for estimators."""
 
     def __init__(self, decay: float = 0.95) -> None:
         super().__init__()
         self.decay = decay
-        for name in ("total", "mean", "square"):
-            self.register_buffer(name, torch.tensor(0.0))
+        self.register_buffer("sums", torch.zeros(3))  # moving averages of 1, the cost, and its square
 
     def reset(self) -> None:
         """Forget everything."""
-        for buffer in (self.total, self.mean, self.square):
-            buffer.zero_()
+        self.sums.zero_()
 
     def location(self) -> Tensor:
         """The mean so far; 0 before the first update."""
-        return self.mean / self.total.clamp_min(torch.finfo(self.total.dtype).tiny)
+        return self.sums[1] / self.sums[0].clamp_min(torch.finfo(self.sums.dtype).tiny)
 
     def scale(self) -> Tensor:
         """The standard deviation so far; 1 before the first update and where the costs do not vary."""
-        variance = self.square / self.total.clamp_min(torch.finfo(self.total.dtype).tiny) - self.location().square()
-        return torch.where(variance > 0, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt(), 1.0)
+        tiny = torch.finfo(self.sums.dtype).tiny
+        variance = self.sums[2] / self.sums[0].clamp_min(tiny) - self.location().square()
+        return torch.where(variance > 0, variance.clamp_min(tiny).sqrt(), 1.0)
 
     @torch.no_grad()
     def update(self, costs: Tensor) -> None:
         """Take in one batch of costs; an empty batch changes nothing."""
-        costs = costs.to(self.mean)
-        sums = torch.stack([torch.ones_like(costs).sum(), costs.sum(), costs.square().sum()])
-        count, total, squares = self.sum_over_processes(sums).unbind()
-        weight = torch.where(count > 0, 1 - self.decay, 0.0)
-        self.total.lerp_(torch.ones_like(self.total), weight)
-        self.mean.lerp_(total / count.clamp_min(1), weight)
-        self.square.lerp_(squares / count.clamp_min(1), weight)
+        costs = costs.to(self.sums)
+        count = torch.full_like(self.sums[0], costs.numel())
+        batch = self.sum_over_processes(torch.stack([count, costs.sum(), costs.square().sum()]))
+        self.sums.lerp_(batch / batch[0].clamp_min(1), (1 - self.decay) * batch[0].clamp_max(1))
 
 
 def small_network(hidden: int = 64) -> nn.Sequential:

@@ -2,11 +2,14 @@
 
 A code is dead when its share of the mean posterior is far below an equal share. Its decoder row gets no gradient, so it
 stays dead; training has settled on fewer codes than it was given. The cure is a split: a dead code becomes a slightly
-shaken copy of a busy one, in the encoder's last layer and in the decoder's first, so that the two share the busy one's
-examples and can grow apart. Nothing else in the model changes.
+shaken copy of a busy one, in the encoder's last layer and in the decoder's first, and each takes half of the busy one's
+probability, in the posterior and in a learnt prior, so that the two share its examples and can grow apart. But for the
+shaking, no other code's probability and no reconstruction changes.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -57,21 +60,15 @@ def revive(
         for code in (shares < threshold / module.values).nonzero().flatten().tolist():
             donor = int(remaining.argmax())
             remaining[donor] /= 2
-            copy_code(
-                out,
-                into,
-                variable * module.values + donor,
-                variable * module.values + code,
-                optimiser,
-                generator,
-                shake,
-            )
+            first = variable * module.values
+            split_code(module, out, into, first + donor, first + code, optimiser, generator, shake)
             remaining[code] = 0.0
             revived += 1
     return revived
 
 
-def copy_code(
+def split_code(
+    module: DiscreteVAEModule,
     out: nn.Linear,
     into: nn.Linear,
     donor: int,
@@ -80,16 +77,22 @@ def copy_code(
     generator: torch.Generator,
     shake: float,
 ) -> None:
-    """Make one code a shaken copy of another, and forget the optimiser's memory of both."""
+    """Make one code a shaken copy of another, half of its probability to each; forget the optimiser's memory of it."""
 
     def noise_like(row: Tensor, layer: nn.Linear) -> Tensor:
         draw = torch.randn(row.shape, generator=generator, device=row.device, dtype=row.dtype)
         return shake * layer.weight.std() * draw
 
     out.weight[code] = out.weight[donor] + noise_like(out.weight[donor], out)
-    out.bias[code] = out.bias[donor]
     into.weight[:, code] = into.weight[:, donor] + noise_like(into.weight[:, donor], into)
-    for parameter, row in ((out.weight, (code,)), (out.bias, (code,)), (into.weight, (slice(None), code))):
+    changed: list[tuple[Tensor, tuple[int | slice, ...]]] = [(out.weight, (code,)), (into.weight, (slice(None), code))]
+    tables = [out.bias] if module.prior_scores is None else [out.bias, module.prior_scores]
+    for scores in tables:
+        flat = scores.view(-1)
+        flat[donor] -= math.log(2)
+        flat[code] = flat[donor]
+        changed.append((scores, (code,) if scores.dim() == 1 else divmod(code, module.values)))
+    for parameter, row in changed:
         for memory in optimiser.state.get(parameter, {}).values():
             if isinstance(memory, Tensor) and memory.shape == parameter.shape:
                 memory[row] = 0.0

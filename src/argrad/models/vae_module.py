@@ -10,6 +10,7 @@ the first term by any estimator, the KL in closed form. The prior p(z) is unifor
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Literal, final
 
 import torch
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 from argrad.costs import Reconstruction, all_costs, evaluate
 from argrad.estimators import Estimator, Exact
 from argrad.estimators.base import Noise
+from argrad.estimators.control import RunningMoments
 from argrad.latents import MAX_STATES, Bits, Categorical, Latent
 
-__all__ = ["DiscreteVAEModule", "LatentKind", "Likelihood", "default_networks"]
+__all__ = ["DiscreteVAEModule", "LatentKind", "Likelihood", "a_parameter", "default_networks", "prepare"]
 
 LatentKind = Literal["categorical", "bits"]
 Likelihood = Literal["bernoulli", "gaussian"]
@@ -82,6 +84,8 @@ class DiscreteVAEModule(nn.Module):
             raise ValueError(f'latent must be "categorical" or "bits", got {latent!r}')
         if prior not in ("uniform", "learnt"):
             raise ValueError(f'prior must be "uniform" or "learnt", got {prior!r}')
+        if likelihood not in ("bernoulli", "gaussian"):
+            raise ValueError(f'likelihood must be "bernoulli" or "gaussian", got {likelihood!r}')
         if variables < 1 or (latent == "categorical" and values < 2):
             raise ValueError(f"a discrete latent needs variables >= 1 and values >= 2, got {variables} and {values}")
         self.encoder = encoder
@@ -205,3 +209,38 @@ class DiscreteVAEModule(nn.Module):
         if self.latent == "bits":
             return torch.stack([1 - mean, mean], -1)
         return mean.reshape(self.variables, self.values)
+
+
+def prepare(module: DiscreteVAEModule, shape: tuple[int, ...]) -> None:
+    """Refuse an estimator that does not fit the latent, and size whatever is sized by its first call.
+
+    It happens before training, where the seed in force decides the weights.
+
+    Args:
+        module: in train mode and on the CPU.
+        shape: of one example.
+    """
+    dtype = a_parameter(module).dtype
+    if has_lazy(module.encoder) or has_lazy(module.decoder):
+        module.eval()
+        with torch.no_grad():
+            module.decode(module.posterior(torch.zeros(1, *shape, dtype=dtype)).mode())
+        module.train()
+    q = module.distribution(torch.zeros(1, *module.event_shape, dtype=dtype, requires_grad=True))
+    module.estimator.require_support(q)
+    if has_lazy(module.estimator):
+        module.estimator(q, lambda z: z.sum(tuple(range(-q.event_dims, 0))), generator=torch.Generator().manual_seed(0))
+        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
+            moments.reset()
+
+
+def has_lazy(module: nn.Module) -> bool:
+    """Whether the module has parameters whose size is not known yet."""
+    return any(nn.parameter.is_lazy(parameter) for parameter in module.parameters())
+
+
+def a_parameter(module: DiscreteVAEModule) -> nn.Parameter:
+    """Some parameter of the networks, which says on what device and in what precision they work."""
+    for parameter in chain(module.encoder.parameters(), module.decoder.parameters()):
+        return parameter
+    raise ValueError("neither the encoder nor the decoder has a parameter, so there is nothing to train")

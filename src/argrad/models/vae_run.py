@@ -15,8 +15,7 @@ import torch
 
 from argrad.data import Images, load
 from argrad.estimators.by_name import EstimatorName, estimator_by_name
-from argrad.estimators.control import RunningMoments
-from argrad.models.vae_module import DiscreteVAEModule, LatentKind, Likelihood, default_networks
+from argrad.models.vae_module import DiscreteVAEModule, LatentKind, Likelihood, default_networks, prepare
 from argrad.models.vae_task import Schedules, VAETask
 from argrad.training import (
     BrokenFile,
@@ -137,12 +136,7 @@ def build(settings: TrainSettings, shape: tuple[int, ...]) -> DiscreteVAEModule:
             prior=settings.prior,
             likelihood=settings.likelihood,
         )
-        # Some estimators size their network by the first call: it happens here, so that the seed decides its weights.
-        estimator.require_support(module.distribution(torch.zeros(1, *module.event_shape)))
-        if any(torch.nn.parameter.is_lazy(parameter) for parameter in estimator.parameters()):
-            module.losses(torch.zeros(1, *shape), generator=torch.Generator().manual_seed(settings.seed))
-            for moments in (part for part in estimator.modules() if isinstance(part, RunningMoments)):
-                moments.reset()
+        prepare(module, shape)
     return module
 
 
