@@ -102,3 +102,15 @@ def format_table(result: dict[str, Any]) -> str:
         means = " ".join(f"{sum(share) / len(share):8.2f}" for share in shares)
         lines.append(f"{row['scale']:>10g} {means}  {sum(row['found']) / len(row['found']):.3g}")
     return "\n".join(lines)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The mean shares as a table for the documentation."""
+    epsilons = list(result["rows"][0]["fixed"])
+    lines = ["| Cost scale | " + " | ".join(f"ε = {epsilon}" for epsilon in epsilons) + " | auto | ε found |"]
+    lines.append("|---|" + "---|" * (len(epsilons) + 2))
+    for row in result["rows"]:
+        shares = [sum(share) / len(share) for share in (*row["fixed"].values(), row["auto"])]
+        found = sum(row["found"]) / len(row["found"])
+        lines.append(f"| {row['scale']:g} | " + " | ".join(f"{share:.2f}" for share in shares) + f" | {found:.3g} |")
+    return "\n".join(lines)

@@ -19,8 +19,6 @@ import gc
 import importlib
 import json
 import math
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -28,7 +26,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +35,7 @@ from torch.nn import functional as F
 from argrad import estimators
 from argrad.costs import Reconstruction
 from argrad.estimators import Estimator
+from argrad.experiments.provenance import provenance
 from argrad.latents import Categorical
 
 __all__ = ["Autoencoder", "BenchEstimators", "Contestant", "contestants", "format_table", "make_batches", "run"]
@@ -437,14 +435,9 @@ def run(settings: BenchEstimators, progress: Callable[[str], object] = print) ->
     finally:
         torch.set_num_threads(threads)
     return {
-        "command": command(settings),
+        **provenance(command(settings)),
         "settings": asdict(settings),
-        "commit": commit(),
-        "hardware": {"processor": processor(), "cores": cores(), "device": "cpu"},
         "threads": used_threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "loop": LOOP,
         "rows": rows,
         "skipped": skipped,
@@ -453,10 +446,10 @@ def run(settings: BenchEstimators, progress: Callable[[str], object] = print) ->
 
 def format_table(result: dict[str, Any]) -> str:
     """The result as a person reads it."""
-    settings, hardware = result["settings"], result["hardware"]
+    settings = result["settings"]
     lines = [
         f"Training steps of the {settings['pixels']}-{settings['hidden']}-k model, batch {settings['batch']}, "
-        f"on {hardware['processor']}, {result['threads']} threads, torch {result['torch']}.",
+        f"on {result['hardware']}, {result['threads']} threads, {result['software']}.",
         f"Ratios are to the {result['loop']} loop in the same round: median of {settings['rounds']} [quartiles].",
     ]
     for values in settings["values"]:
@@ -470,9 +463,6 @@ def format_table(result: dict[str, Any]) -> str:
                 lines.append(f"{row['name']:<34}{numbers}  {spread:<16}{times:>22}")
     lines += [f"left out: {name} ({reason})" for name, reason in result["skipped"].items()]
     return "\n".join(lines)
-
-
-# ----------------------------------------------------------------------------------------------------- where it was run
 
 
 def command(settings: BenchEstimators) -> str:
@@ -490,31 +480,16 @@ def command(settings: BenchEstimators) -> str:
     return " ".join([*words, "--json"])
 
 
-def processor() -> str:
-    """The processor's name, where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def commit() -> str | None:
-    """The commit of the checkout that this file is part of, marked if anything is changed; None outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+def markdown(result: dict[str, Any]) -> str:
+    """The ratios as a table for the documentation."""
+    names = list(dict.fromkeys(row["name"] for row in result["rows"]))
+    cells = {(row["name"], row["values"]): row["ratio"] for row in result["rows"]}
+    values = result["settings"]["values"]
+    lines = ["| Step | " + " | ".join(f"k = {k}" for k in values) + " |", "|---|" + "---|" * len(values)]
+    for name in names:
+        texts = [
+            f"{cells[name, k]['median']:.2f} [{', '.join(f'{q:.2f}' for q in cells[name, k]['quartiles'])}]"
+            for k in values
+        ]
+        lines.append(f"| `{name}` | " + " | ".join(texts) + " |")
+    return "\n".join(lines)

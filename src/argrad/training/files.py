@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["BrokenFile", "read_state", "read_tensors", "write_atomically", "write_json", "write_state", "write_tensors"]
+__all__ = [
+    "BrokenFile",
+    "dump_state",
+    "load_state",
+    "read_state",
+    "read_tensors",
+    "remove_partial_files",
+    "write_atomically",
+    "write_json",
+    "write_state",
+    "write_tensors",
+]
 
 MARK = b"\nargrad sha256 "
 DIGEST_LENGTH = 64
+DIGEST_IN_HEADER = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+PARTIAL = ".partial"
+"""How the names of files end that are not whole yet."""
 
 
 class BrokenFile(ValueError):
@@ -31,23 +45,31 @@ class BrokenFile(ValueError):
 
 def write_atomically(path: Path, contents: bytes) -> None:
     """Put contents at path; whatever happens, path holds either the old contents or the new ones."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("wb") as file:
             file.write(contents)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
+        os.replace(partial, path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            partial.unlink()
+        if isinstance(error, OSError) and error.errno is not None:  # say which file it was
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Clear away what processes left behind that were killed while they wrote."""
+    for partial in folder.glob(f".*{PARTIAL}"):
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -57,60 +79,73 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write tensors and plain values; ``torch.load(path, weights_only=True)`` reads the file too."""
+    payload = dump_state(state)
+    write_atomically(path, payload + MARK + sha256(payload))
+
+
+def dump_state(state: Mapping[str, Any]) -> bytes:
+    """Tensors and plain values as ``torch.save`` writes them."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    payload = buffer.getvalue()
-    write_atomically(path, payload + MARK + hashlib.sha256(payload).hexdigest().encode())
+    return buffer.getvalue()
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """Read what :func:`write_state` wrote, after checking that it is whole; nothing in it is executed."""
     contents = path.read_bytes()
-    tail = len(contents) - len(MARK) - DIGEST_LENGTH
-    payload, mark, digest = (
-        contents[: max(0, tail)],
-        contents[max(0, tail) : max(0, tail) + len(MARK)],
-        contents[-DIGEST_LENGTH:],
-    )
-    if mark != MARK or hashlib.sha256(payload).hexdigest().encode() != digest:
+    length = len(MARK) + DIGEST_LENGTH
+    payload, tail = contents[:-length], contents[-length:]
+    if tail != MARK + sha256(payload):
         raise BrokenFile(
             f"{path} is cut short or altered, so it is not used; restore it from a copy, or train into a new folder"
         )
-    state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    assert isinstance(state, dict)
+    return load_state(payload, str(path))
+
+
+def load_state(payload: bytes, name: str) -> dict[str, Any]:
+    """Tensors and plain values from what ``torch.save`` wrote; anything else is refused, not executed."""
+    try:
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # which kind depends on what the payload holds in place of tensors
+        raise BrokenFile(
+            f"{name} holds more than tensors and plain values, so it is not used; train into a new folder"
+        ) from error
+    if not isinstance(state, dict):
+        raise BrokenFile(f"{name} does not hold a checkpoint; restore it from a copy, or train into a new folder")
     return state
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file with a checksum among its metadata."""
+    """Write a safetensors file that carries its own checksum: that of all its bytes, with zeros in its place."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {**(metadata or {}), "sha256": checksum(plain)}))
+    contents = save(plain, {**(metadata or {}), "sha256": "0" * DIGEST_LENGTH})
+    write_atomically(path, with_digest(contents, sha256(contents)))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read tensors and metadata, after checking that they are what was written."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load
 
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise BrokenFile(f"{path} is cut short or not a safetensors file ({error}); restore it from a copy") from error
-    if "sha256" in metadata and metadata["sha256"] != checksum(tensors):
+    contents = path.read_bytes()
+    found = DIGEST_IN_HEADER.search(contents)
+    if found is None or sha256(with_digest(contents, b"0" * DIGEST_LENGTH)) != found[1]:
         raise BrokenFile(
-            f"{path} was altered after it was written; restore it from a copy, or resume the run to write it again"
+            f"{path} is cut short or altered, so it is not used; restore it from a copy, or resume the run to write it "
+            "again"
         )
-    return tensors, metadata
+    header = json.loads(contents[8 : 8 + int.from_bytes(contents[:8], "little")])
+    return load(contents), header["__metadata__"]
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of names, shapes, types and numbers."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return digest.hexdigest()
+def with_digest(contents: bytes, digest: bytes) -> bytes:
+    """A safetensors file with another digest among its metadata."""
+    found = DIGEST_IN_HEADER.search(contents)
+    assert found is not None
+    return contents[: found.start(1)] + digest + contents[found.end(1) :]
+
+
+def sha256(contents: bytes) -> bytes:
+    """The digest in hexadecimal."""
+    return hashlib.sha256(contents).hexdigest().encode()

@@ -1,8 +1,8 @@
 """The training loop: epochs, validation, best weights, early stop, checkpoints.
 
-Everything random comes from the seed, the epoch and one generator whose state is part of the checkpoint, so a run
-that is interrupted at any moment and resumed ends in the same weights, bit for bit, as one that was not. The data stays
-where the task keeps it: the loop hands out indices.
+Everything random in a step comes from the seed and the number of the step, so a run that is interrupted at any moment
+and resumed ends in the same weights, bit for bit, as one that was not. The data stays where the task keeps it: the loop
+hands out indices.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
+from argrad.training.files import BrokenFile, dump_state, load_state
 from argrad.training.run_folder import RunFolder
 from argrad.training.world import World
 
@@ -27,12 +28,20 @@ __all__ = ["Diverged", "Interrupted", "LoopSettings", "Progress", "Task", "Train
 
 REPORT_SECONDS = 0.25
 """How often progress is shown; reading the loss makes a GPU wait."""
-AGREE_STEPS = 20
-"""How often several processes ask each other whether to stop."""
+AGREE_SECONDS = 0.5
+"""How often, about, several processes ask each other whether to stop."""
+AGREE_STEPS = 100
+"""The most steps between two such questions."""
+IMPATIENCE_SECONDS = 0.5
+"""A second Ctrl-C within this time is an echo of the first: launchers pass on what the terminal has sent already."""
+
+
+RUN_AWAY = 1e8
+"""What a network makes of a parameter beyond this is no longer a number, sooner or later."""
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number; the run holds the last epoch at which it was."""
+    """The loss or a parameter is no longer a number; the run holds the last checkpoint at which all were."""
 
 
 class Interrupted(Exception):
@@ -55,7 +64,10 @@ class Task(Protocol):
         """Set what follows a schedule."""
 
     def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
-        """The losses of this process's share of a batch, one number per example; ``batch`` holds all its indices."""
+        """The losses of this process's share of a batch, one number per example; ``batch`` holds all its indices.
+
+        The generator is in the same state in all processes: each draws for the whole batch and takes its share.
+        """
 
     def validate(self, generator: torch.Generator) -> dict[str, float]:
         """Metrics by name; ``"loss"`` is what the best epoch has least of."""
@@ -139,16 +151,24 @@ def train(
     Args:
         task: what is trained.
         settings: how long and how fast.
-        folder: where to save; a folder that holds a checkpoint is gone on with.
+        folder: where to save; a folder that holds a checkpoint is gone on with. Of several processes only the leader
+            reads and writes it, the others may leave it out.
         world: the processes that train together.
         progress: someone who watches.
 
     Raises:
         Interrupted: after Ctrl-C or a termination signal, when all is saved.
         Diverged: when the loss is not finite.
+        BrokenFile: when the checkpoint is broken or belongs to something else.
     """
-    with torch.random.fork_rng(devices=[task.device] if task.device.type == "cuda" else []), stop_requests() as stop:
-        return _Loop(task, settings, folder, world or World(), progress, stop).run()
+    world = world or World()
+    folder = folder if world.leads else None
+    with (
+        torch.random.fork_rng(devices=[task.device] if task.device.type == "cuda" else []),
+        folder.locked() if folder is not None else nullcontext(),
+        stop_requests() as stop,
+    ):
+        return _Loop(task, settings, folder, world, progress, stop).run()
 
 
 @contextmanager
@@ -159,17 +179,22 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
         return
 
+    first = 0.0
+
     def remember(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
+        nonlocal first
+        if not asked.is_set():
+            first = time.monotonic()
+            asked.set()
+        elif number == signal.SIGINT and time.monotonic() - first > IMPATIENCE_SECONDS:
             raise KeyboardInterrupt
-        asked.set()
 
     before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked.is_set
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @final
@@ -189,61 +214,71 @@ class _Loop:
         self.parameters = [parameter for parameter in task.module.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, settings.learning_rate, fused=True)
         self.generator = torch.Generator(task.device)
+        self.layers = generator_of_layers(task.device)
         self.batches = math.ceil(task.train_size / settings.batch_size)
         self.at = Trained()
-        self.saved_at = time.monotonic()
+        self.began = self.saved_at = time.monotonic()
+        self.saved_step = 0
         self.reported_at = 0.0
-        self.best_is_new = False
+        self.agreed_at = time.monotonic(), 0
+        self.agree_step = 0
 
     def run(self) -> Trained:
         self.world.copy_from_leader(self.task.module)
-        if self.folder is not None and self.folder.has_state():
-            self._restore(self.folder.read_state())
-        began = time.monotonic() - self.at.seconds
+        self._restore()
+        self.began = time.monotonic() - self.at.seconds
         if self.progress:
             self.progress.start(self.settings.epochs * self.batches, self.at.step)
-        while self.at.epoch < self.settings.epochs and not self._out_of_patience():
-            self._run_epoch(began)
-            self.at.seconds = time.monotonic() - began
-            self._save()
+        try:
+            while self.at.epoch < self.settings.epochs and not self._out_of_patience():
+                self._run_epoch()
+        except ValueError as error:  # what checks its inputs meets the NaN before the loss does
+            if not self._parameters_are_below(RUN_AWAY):
+                raise self._diverged("a parameter grew without bound") from error
+            raise
         if self.at.best:
             self.task.module.load_state_dict(self.at.best)
         return self.at
 
     def _out_of_patience(self) -> bool:
-        waited = self.at.epoch - self.at.best_epoch
-        return 0 < self.settings.patience <= waited and self.at.epoch > 0
+        return 0 < self.settings.patience <= self.at.epoch - self.at.best_epoch
 
-    def _run_epoch(self, began: float) -> None:
-        at, settings = self.at, self.settings
+    def _run_epoch(self) -> None:
+        at, size = self.at, self.settings.batch_size
         order = self._order(at.epoch)
-        if at.batch == 0:
-            self._seed(at.epoch)
         total = torch.tensor(
             at.total, dtype=torch.float64 if self.task.device.type != "mps" else None, device=self.task.device
         )
         self.task.module.train()
-        for start in range(at.batch * settings.batch_size, self.task.train_size, settings.batch_size):
-            whole = order[start : start + settings.batch_size]
+        for start in range(at.batch * size, self.task.train_size, size):
+            whole = order[start : start + size]
             total += self._step(whole)
             at.batch += 1
             at.step += 1
-            self._between_steps(total, began, start + len(whole))
-        at.total = 0.0
+            self._between_steps(total, start + len(whole))
         train_loss = float(self.world.sum(total)) / self.task.train_size
-        self._check_finite(train_loss)
-        self._finish_epoch(train_loss, began)
+        self._require_finite(train_loss)
+        is_best = self._finish_epoch(train_loss)
+        at.seconds = time.monotonic() - self.began
+        self._save(is_best)
+        if self.world.any(self.stop()) and at.epoch < self.settings.epochs:
+            self._interrupt()
 
     def _step(self, whole: Tensor) -> Tensor:
-        self.task.set_step(self.at.step)
-        losses = self.task.losses(whole, self.generator, self.world)
+        step = self.at.step
+        seed = _mix(self.settings.seed, step, 0)
+        # The noise is the same in all processes, each takes its share; what layers draw on their own is not.
+        self.generator.manual_seed(seed)
+        self.layers.manual_seed(seed ^ (1 + self.world.rank))
+        self.task.set_step(step)
+        total = self.task.losses(whole, self.generator, self.world).sum()
         self.optimiser.zero_grad(set_to_none=True)
-        (losses.sum() / len(whole)).backward()
+        (total / len(whole)).backward()
         self.world.add_up_gradients(self.parameters)
         self.optimiser.step()
-        return losses.detach().sum()
+        return total.detach()
 
-    def _between_steps(self, total: Tensor, began: float, seen: int) -> None:
+    def _between_steps(self, total: Tensor, seen: int) -> None:
         now = time.monotonic()
         if self.progress and now - self.reported_at > REPORT_SECONDS:
             self.reported_at = now
@@ -253,76 +288,120 @@ class _Loop:
             return
         asked, due = self.stop(), now - self.saved_at > self.settings.checkpoint_seconds
         if self.world.size > 1:
-            agree = self.at.step % AGREE_STEPS == 0
-            asked, due = agree and self.world.any(asked), agree and self.world.any(due)
+            asked, due = self._agree(asked, due, now)
         if asked or due:
             self.at.total = float(self.world.sum(total.clone()))
-            self.at.seconds = now - began
-            self._save(stopping=asked)
+            self.at.seconds = now - self.began
+            self._require_finite(self.at.total)
+            self._save()
+        if asked:
+            self._interrupt()
 
-    def _finish_epoch(self, train_loss: float, began: float) -> None:
+    def _agree(self, asked: bool, due: bool, now: float) -> tuple[bool, bool]:
+        """Whether any process is asked to stop, or is due to save; all of them ask at the same steps."""
+        if self.at.step < self.agree_step:
+            return False, False
+        before, step = self.agreed_at
+        stop, save, seconds = self.world.sum_numbers(asked, due, now - before)
+        per_step = seconds / self.world.size / max(1, self.at.step - step)
+        self.agree_step = self.at.step + max(1, min(AGREE_STEPS, int(AGREE_SECONDS / max(per_step, 1e-9))))
+        self.agreed_at = now, self.at.step
+        return stop > 0, save > 0
+
+    def _finish_epoch(self, train_loss: float) -> bool:
+        """Measure, remember the best, record; returns whether this epoch is the best so far."""
         at = self.at
         self.task.module.eval()
         with torch.no_grad():
             metrics = self.task.validate(self.generator)
-        self._check_finite(metrics["loss"])
-        at.epoch, at.batch = at.epoch + 1, 0
-        self.best_is_new = metrics["loss"] < at.best_loss
-        if self.best_is_new:
-            at.best_loss, at.best_epoch = metrics["loss"], at.epoch
+        # The leader's, since all must decide alike and machines may differ in the last digits.
+        (loss,) = self.world.sum_numbers(metrics["loss"] if self.world.leads else 0.0)
+        self._require_finite(loss)
+        at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
+        is_best = loss < at.best_loss
+        if is_best:
+            at.best_loss, at.best_epoch = loss, at.epoch
             at.best = {name: tensor.detach().clone() for name, tensor in self.task.module.state_dict().items()}
         extra = self.task.after_epoch(at.epoch, self.optimiser, self.generator)
-        seconds = time.monotonic() - began
+        seconds = round(time.monotonic() - self.began, 3)
         at.history.append(
-            {"epoch": at.epoch, "train_loss": train_loss, **metrics, **extra, "seconds": round(seconds, 3)}
+            {"epoch": at.epoch, "train_loss": train_loss, **metrics, "loss": loss, **extra, "seconds": seconds}
         )
         if self.progress:
+            self.progress.step(at.step, at.epoch, train_loss)
             self.progress.epoch(at.history[-1])
+        return is_best
 
-    def _check_finite(self, loss: float) -> None:
+    def _parameters_are_below(self, bound: float) -> bool:
+        return all(bool((parameter.detach().abs() < bound).all()) for parameter in self.parameters)
+
+    def _require_finite(self, loss: float) -> None:
         if not math.isfinite(loss):
-            kept = (
-                f"; {self.folder.path} keeps epoch {self.at.epoch}" if self.folder is not None and self.at.epoch else ""
-            )
-            raise Diverged(f"the loss became {loss} in epoch {self.at.epoch + 1}; lower the learning rate{kept}")
+            raise self._diverged(f"the loss became {loss}")
+        if not self._parameters_are_below(math.inf):
+            raise self._diverged("a parameter grew without bound")
+
+    def _diverged(self, what: str) -> Diverged:
+        kept = ""
+        if self.folder is not None and self.saved_step:
+            kept = f"; {self.folder.path} keeps the last good checkpoint, after {self.saved_step} steps"
+        return Diverged(f"{what} in epoch {self.at.epoch + 1}; lower the learning rate{kept}")
 
     def _order(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(_mix(self.settings.seed, epoch, 1))
+        generator = torch.Generator().manual_seed(_mix(self.settings.seed, epoch))
         return torch.randperm(self.task.train_size, generator=generator).to(self.task.device)
 
-    def _seed(self, epoch: int) -> None:
-        """The noise is the same in all processes, each takes its share; what layers draw on their own is not."""
-        self.generator.manual_seed(_mix(self.settings.seed, epoch, 2))
-        torch.manual_seed(_mix(self.settings.seed, epoch, 3 + self.world.rank))
-
-    def _save(self, stopping: bool = False) -> None:
-        if self.folder is not None and self.world.leads:
+    def _save(self, is_best: bool = False) -> None:
+        if self.folder is not None:
             state = {
                 "module": self.task.module.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
-                "generator": self.generator.get_state(),
-                "torch": torch.get_rng_state(),
-                "cuda": torch.cuda.get_rng_state(self.task.device) if self.task.device.type == "cuda" else None,
+                "train_size": self.task.train_size,
                 "at": dict(vars(self.at)),
             }
-            self.folder.write(state, self.at.history, self.at.best if self.best_is_new or stopping else None)
-        self.best_is_new = False
-        self.saved_at = time.monotonic()
-        if stopping or (self.at.batch == 0 and self.world.any(self.stop()) and self.at.epoch < self.settings.epochs):
-            self.world.wait()
-            raise Interrupted(f"stopped in epoch {self.at.epoch + 1} after {self.at.step} steps")
+            self.folder.write(state, self.at.history, self.at.best if is_best else None)
+        self.saved_at, self.saved_step = time.monotonic(), self.at.step
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.task.module.load_state_dict(state["module"])
+    def _interrupt(self) -> NoReturn:
+        self.world.wait()  # for the leader, which writes
+        raise Interrupted(f"stopped in epoch {self.at.epoch + 1} after {self.at.step} steps")
+
+    def _restore(self) -> None:
+        """Go on from the leader's checkpoint, if there is one."""
+        state = self.folder.read_state() if self.folder is not None and self.folder.has_state() else {}
+        if self.world.size > 1:
+            state = load_state(self.world.bytes_from_leader(dump_state(state)), "the leader's checkpoint")
+        if not state:
+            return
+        where = self.folder.path / "state.pt" if self.folder is not None else "the checkpoint"
+        if state["train_size"] != self.task.train_size:
+            raise BrokenFile(
+                f"{where} was made with {state['train_size']} training examples and the data now has "
+                f"{self.task.train_size}; restore the data, or train into a new folder"
+            )
+        try:
+            self.task.module.load_state_dict(state["module"])
+        except RuntimeError as error:
+            first = str(error).splitlines()[-1].strip()
+            raise BrokenFile(
+                f"{where} does not fit the model ({first}); restore the data, or train into a new folder"
+            ) from error
         self.optimiser.load_state_dict(state["optimiser"])
-        self.generator.set_state(state["generator"])
-        torch.set_rng_state(state["torch"])
-        if state["cuda"] is not None and self.task.device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda"], self.task.device)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.settings.learning_rate
         self.at = Trained(**state["at"])
-        if not self.world.leads:
-            self.at.total = 0.0  # it is the sum over processes already
-        self.best_is_new = True  # model.safetensors may be older than the state
+        self.at.total /= self.world.size  # it is the sum over processes already
+        self.saved_step = self.at.step
+        if self.folder is not None:  # the run may have ended between one file and the next
+            self.folder.write_derived(self.at.history, self.at.best)
+
+
+def generator_of_layers(device: torch.device) -> torch.Generator:
+    """What dropout and its like draw from."""
+    if device.type != "cuda":
+        return torch.default_generator
+    torch.cuda.init()
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def _mix(*numbers: int) -> int:

@@ -9,13 +9,24 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, final
 
 from torch import Tensor
 
-from argrad.training.files import BrokenFile, read_state, write_atomically, write_json, write_state, write_tensors
+from argrad.training.files import (
+    PARTIAL,
+    BrokenFile,
+    read_state,
+    remove_partial_files,
+    write_atomically,
+    write_json,
+    write_state,
+    write_tensors,
+)
 
 __all__ = ["RunFolder"]
 
@@ -33,7 +44,7 @@ class RunFolder:
     def create(cls, path: Path | str, config: Mapping[str, Any]) -> RunFolder:
         """A new run; refuses a folder that already holds something."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(entry.suffix != PARTIAL for entry in path.iterdir())):
             if (path / "state.pt").exists() or (path / "config.json").exists():
                 raise ValueError(
                     f"{path} already holds a run; go on with it by --resume {path}, or choose another folder"
@@ -61,6 +72,8 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep other processes from training in this folder until :meth:`unlock` or the end of the process."""
+        if self._lock is not None or os.name != "posix":
+            return
         import fcntl
 
         self._lock = (self.path / ".lock").open("wb")
@@ -72,12 +85,24 @@ class RunFolder:
             raise ValueError(
                 f"another process is training in {self.path}; wait for it or choose another folder"
             ) from error
+        remove_partial_files(self.path)
 
     def unlock(self) -> None:
         """Let other processes in again."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a while, unless it is held already."""
+        held = self._lock is not None
+        self.lock()
+        try:
+            yield
+        finally:
+            if not held:
+                self.unlock()
 
     def has_state(self) -> bool:
         """Whether training got as far as its first checkpoint."""
@@ -86,7 +111,7 @@ class RunFolder:
     def read_state(self) -> dict[str, Any]:
         """The last checkpoint; refuses one that is broken, or that belongs to other settings."""
         state = read_state(self.path / "state.pt")
-        if state["config"] != json.dumps(self.config, sort_keys=True):
+        if as_text(self.config) not in (state.get("config"), state.get("config_before")):
             raise BrokenFile(
                 f"{self.path / 'config.json'} was altered after training began; restore it from a copy, "
                 "or train into a new folder"
@@ -95,21 +120,27 @@ class RunFolder:
 
     def write(self, state: Mapping[str, Any], history: list[dict[str, Any]], best: Mapping[str, Tensor] | None) -> None:
         """Write a checkpoint; ``best`` is given when the best weights are new."""
-        write_state(self.path / "state.pt", {**state, "config": json.dumps(self.config, sort_keys=True)})
+        write_state(self.path / "state.pt", {**state, "config": as_text(self.config)})
+        self.write_derived(history, best)
+
+    def write_derived(self, history: list[dict[str, Any]], best: Mapping[str, Tensor] | None) -> None:
+        """Write the files that repeat, for others to read, what is in the state."""
         lines = "".join(json.dumps(row) + "\n" for row in history)
         write_atomically(self.path / "metrics.jsonl", lines.encode())
-        if best is not None:
+        if best:
             write_tensors(self.path / "model.safetensors", best, {"format": "pt"})
 
     def change(self, **settings: Any) -> None:
         """Change settings of a run that is about to be resumed, in both files that hold them."""
         if all(self.config.get(name) == value for name, value in settings.items()):
             return
-        state = self.read_state() if self.has_state() else None
-        self.config.update(settings)
-        if state is not None:
-            write_state(self.path / "state.pt", {**state, "config": json.dumps(self.config, sort_keys=True)})
-        write_json(self.path / "config.json", self.config)
+        config = {**self.config, **settings}
+        if self.has_state():
+            # A crash between the two writes does no harm: the state goes with either config.json.
+            state = {**self.read_state(), "config": as_text(config), "config_before": as_text(self.config)}
+            write_state(self.path / "state.pt", state)
+        write_json(self.path / "config.json", config)
+        self.config = config
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """One dictionary per epoch."""
@@ -122,3 +153,8 @@ class RunFolder:
             raise BrokenFile(
                 f"{path} is cut short or altered ({error}); --resume {self.path} writes it again"
             ) from error
+
+
+def as_text(config: Mapping[str, Any]) -> str:
+    """Settings in one fixed form, to compare."""
+    return json.dumps(config, sort_keys=True)

@@ -27,8 +27,10 @@ class Decay:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.rate < 0 or self.every < 1:
+        if not 0 <= self.rate < math.inf or self.every < 1:
             raise ValueError(f"a decay needs rate >= 0 and every >= 1, got rate={self.rate}, every={self.every}")
+        if not math.isfinite(self.start) or (self.rate > 0 and self.start < self.minimum):
+            raise ValueError(f"a decay falls from {self.start} to {self.minimum}; start at the minimum or above")
 
     def __call__(self, step: int) -> float:
         """The value at a step, the first being 0."""
@@ -48,6 +50,10 @@ class WarmUp:
 
     end: float
     steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.end) or self.steps < 0:
+            raise ValueError(f"a warm-up needs a finite end and steps >= 0, got end={self.end}, steps={self.steps}")
 
     def __call__(self, step: int) -> float:
         """The value at a step, the first being 0."""

@@ -31,7 +31,7 @@ class World:
     @classmethod
     def join(cls, device: torch.device) -> World:
         """Join the group that torchrun describes in the environment; alone where there is none."""
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
             backend = "nccl" if device.type == "cuda" else "gloo"
@@ -79,10 +79,26 @@ class World:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
+        return flag if self.size == 1 else self.sum_numbers(flag)[0] > 0
+
+    def sum_numbers(self, *numbers: float) -> list[float]:
+        """The sum over processes of each of some numbers."""
         if self.size == 1:
-            return flag
-        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else None
-        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
+            return list(numbers)
+        total: list[float] = self.sum(torch.tensor(numbers, dtype=torch.float64, device=message_device())).tolist()
+        return total
+
+    def bytes_from_leader(self, contents: bytes) -> bytes:
+        """What the leader has, in every process."""
+        if self.size == 1:
+            return contents
+        length = torch.tensor(len(contents), device=message_device())
+        dist.broadcast(length, 0)
+        message = torch.empty(int(length), dtype=torch.uint8, device=length.device)
+        if self.leads and contents:
+            message.copy_(torch.frombuffer(bytearray(contents), dtype=torch.uint8))
+        dist.broadcast(message, 0)
+        return message.cpu().numpy().tobytes()
 
     def wait(self) -> None:
         """Wait for all processes."""
@@ -94,3 +110,8 @@ class World:
         if self.size > 1:
             dist.barrier()
             dist.destroy_process_group()
+
+
+def message_device() -> torch.device:
+    """Where tensors have to be that processes send each other."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
