@@ -1,5 +1,6 @@
 """What the documentation says about the estimators is what the estimators say about themselves."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -16,7 +17,8 @@ YES_OR_NO = {True: "yes", False: "no"}
 
 def table() -> dict[str, dict[str, str]]:
     """The rows of the README's table of estimators by name, each by column heading."""
-    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The estimators")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     assert header[0] == "Estimator"
     return {row[0].strip("`"): dict(zip(header, row, strict=True)) for row in rows}
@@ -86,3 +88,15 @@ def test_named_tests_exist():
     assert len(named) >= 10
     for path, test in named:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
+
+
+@pytest.mark.parametrize("marker", ["speed", "auto-epsilon"])
+def test_measured_tables_are_those_of_the_results(marker: str) -> None:
+    """`python benchmarks/fill_docs.py` writes them; nobody types them."""
+    specification = importlib.util.spec_from_file_location("fill_docs", ROOT / "benchmarks" / "fill_docs.py")
+    assert specification is not None
+    assert specification.loader is not None
+    fill_docs = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(fill_docs)
+    page, text = fill_docs.filled(marker)
+    assert page.read_text() == text

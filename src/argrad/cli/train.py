@@ -69,10 +69,9 @@ def run_training(command: Any, out: Out) -> int:
 
     device = choose_device(command.device)
     world = World.join(device)
-    try:
-        return train_in(command, out, world, device)
-    finally:
-        world.leave()
+    code = train_in(command, out, world, device)
+    world.leave()  # after an error there is nobody to wait for: the process ends, and torchrun ends the others
+    return code
 
 
 def train_in(command: Any, out: Out, world: World, device: Any) -> int:
@@ -85,7 +84,7 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
 
     settings: TrainSettings = command.settings
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings)
+        folder, settings = reopen(command.resume, settings, world)
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop(), settings.schedules()
     images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
@@ -137,7 +136,7 @@ def finish(
     out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
 
 
-def reopen(path: Path, given: Any) -> tuple[RunFolder, Any]:
+def reopen(path: Path, given: Any, world: World) -> tuple[RunFolder, Any]:
     """An existing run and its settings; more epochs may be asked for, other changes are refused."""
     from argrad.models.vae_run import TrainSettings
     from argrad.training import RunFolder
@@ -152,9 +151,11 @@ def reopen(path: Path, given: Any) -> tuple[RunFolder, Any]:
             f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in others)} "
             "differ from them; leave them out, or train into a new folder"
         )
-    if "epochs" in changed and given.epochs != settings.epochs:
-        folder.change(epochs=given.epochs)
+    if "epochs" in changed:
         settings = replace(settings, epochs=given.epochs)
+    if world.leads:
+        with folder.locked():
+            folder.change(epochs=settings.epochs)
     return folder, settings
 
 

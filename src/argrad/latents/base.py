@@ -284,9 +284,12 @@ def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, 
     if not validate or scores.numel() == 0 or not can_read_values(scores):
         return
     # The maximum of a row is finite exactly when the row has no NaN, no +inf and something above -inf.
-    allowed = scores.detach().amax(-1).abs() < torch.inf if one_of_k else scores.detach() < torch.inf
+    scores = scores.detach()
+    if math.isfinite(scores.amax(-1).sum().item()) if one_of_k else scores.amax().item() < math.inf:
+        return
+    allowed = scores.amax(-1).abs() < torch.inf if one_of_k else scores < torch.inf
     if not bool(allowed.all()):
-        raise ValueError(describe_bad_scores(name, scores.detach()))
+        raise ValueError(describe_bad_scores(name, scores))
 
 
 def describe_bad_scores(name: str, scores: Tensor) -> str:

@@ -267,7 +267,7 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
             if part is not None and not isinstance(part, nn.Module):
                 raise ValueError(f"{name} must be a torch.nn.Module or None, got {part!r}")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the GPU's is left alone
             codes = self.variables * (self.values if self.latent == "categorical" else 1)
             encoder, decoder = default_networks(shape, codes, self.hidden)
             module = DiscreteVAEModule(

@@ -141,7 +141,8 @@ class DiscreteVAEModule(nn.Module):
         q = self.posterior(x)
         cost = self.estimator(q, self.reconstruction(x), generator=generator, noise=noise)
         assert isinstance(cost, Tensor)
-        return cost + kl_weight * q.kl(self.prior())
+        kl = q.kl(self.prior())
+        return cost + (kl if kl_weight == 1.0 else kl_weight * kl)
 
     @torch.no_grad()
     def negative_elbo(

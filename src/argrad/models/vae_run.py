@@ -121,7 +121,7 @@ def build(settings: TrainSettings, shape: tuple[int, ...]) -> DiscreteVAEModule:
     """The module that the settings describe, for examples of a given shape; its weights depend on the seed alone."""
     codes = settings.variables * (settings.values if settings.latent == "categorical" else 1)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(settings.seed)  # the GPU's is left alone
         encoder, decoder = default_networks(shape, codes, settings.hidden)
         estimator = estimator_by_name(
             settings.estimator, epsilon=settings.epsilon, temperature=settings.temperature, samples=settings.samples
