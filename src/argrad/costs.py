@@ -84,6 +84,8 @@ def check_shape(value: Any, expected: tuple[int, ...], what: str) -> Tensor:
     """Return the value if it is a tensor of the expected shape."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{what} must return a tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise ValueError(f"{what} must return floating-point numbers, got {value.dtype}; convert them with .float()")
     if value.shape != expected:
         raise ValueError(
             f"{what} must return one number per structure, shape {tuple(expected)}, got {tuple(value.shape)}; "
@@ -206,6 +208,8 @@ class TableCost(SharedCost):
     """
 
     def __init__(self, values: Tensor) -> None:
+        if not isinstance(values, Tensor):
+            raise ValueError(f"TableCost needs a tensor of values [*batch, k], got {type(values).__name__}")
         if values.dim() < 1 or not values.is_floating_point():
             raise ValueError(
                 f"TableCost needs floating-point values [*batch, k], got {values.dtype} of shape {tuple(values.shape)}"

@@ -51,6 +51,8 @@ def benchmark(name: str) -> type[Any]:
         """Print one line of JSON at the end, and all else to standard error."""
 
         def run(self, out: Out) -> int:
+            if self.output is not None and not self.output.expanduser().parent.is_dir():
+                raise ValueError(f"the folder of --output {self.output} does not exist; make it first")
             result = bench.run(self.settings, progress=out.progress)
             out.result(bench.format_table(result))
             if self.output is not None:

@@ -201,9 +201,9 @@ class Diagnosis:
 def recommend(rows: Sequence[Row], gradient_norm: float, horizon: int, states: str) -> tuple[str, str]:
     """The name of the row to use, and why.
 
-    Sampling estimators are ranked by their error at equal time. Exact enumeration has no error, so it wins wherever
-    its time is no
-    object: not much above that of the best sampling estimator, or well spent compared with averaging that one.
+    Sampling estimators are ranked by their error at equal time. Exact enumeration has no error, so it wins wherever its
+    time is no object: not much above that of the best sampling estimator, or well spent compared with averaging that
+    one.
     """
     sampling = sorted((row for row in rows if row.estimator != "Exact"), key=lambda row: row.error_at_equal_time)
     exact = next((row for row in rows if row.estimator == "Exact"), None)

@@ -33,7 +33,8 @@ class Estimator(nn.Module, ABC):
     """A gradient estimator. Theory is declared as data; tests and diagnostics read it.
 
     ``estimator(latent, cost, *, generator=None, noise=None)`` returns a tensor ``[*batch]``. With ``noise`` from
-    :meth:`draw_noise` it is a deterministic function of its arguments.
+    :meth:`draw_noise` it is a deterministic function of its arguments and of what it remembers, which changes in train
+    mode only.
     """
 
     unbiased: bool

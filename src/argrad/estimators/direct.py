@@ -91,7 +91,7 @@ class Direct(Estimator):
             raise ValueError(
                 f"epsilon must be finite and not 0, got {epsilon}; 0.1 is a common start, or use epsilon='auto'"
             )
-        if changes not in ("single", "gradient") and (isinstance(changes, str) or changes < 1):
+        if changes not in ("single", "gradient") and (not isinstance(changes, int) or changes < 1):
             raise ValueError(
                 f'changes must be "single", "gradient" or a number of random changes >= 1, got {changes!r}'
             )

@@ -39,7 +39,12 @@ def controlled_gradient(latent: Latent, z: Tensor, perturbed: Tensor, value: Ten
         value: c(z), ``[*batch]``, detached.
         control: k(t), ``[*batch]``, a function of ``perturbed``.
     """
-    (slope,) = torch.autograd.grad(control.sum(), perturbed, create_graph=True)
+    (slope,) = torch.autograd.grad(control.sum(), perturbed, create_graph=True, allow_unused=True)
+    if slope is None:
+        raise ValueError(
+            "the control does not depend differentiably on z; use an estimator that needs no derivative of the cost, "
+            "such as Direct, Reinforce or Relax()"
+        )
     weight = (value - control).reshape(value.shape + (1,) * latent.event_dims)
     return weight * latent.score_gradient(z) + latent.outcome_path_gradient(z, perturbed.detach(), slope)
 

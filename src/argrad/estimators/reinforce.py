@@ -52,8 +52,8 @@ class Reinforce(Estimator):
         baseline: Literal["auto", "none", "moving-average", "leave-one-out", "learnt"] | nn.Module = "auto",
     ) -> None:
         super().__init__()
-        if samples < 1:
-            raise ValueError(f"Reinforce needs at least one sample, got samples={samples}")
+        if samples < 1 or samples != int(samples):
+            raise ValueError(f"Reinforce needs at least one sample, and a whole number of them, got samples={samples}")
         if baseline == "auto":
             baseline = "leave-one-out" if samples > 1 else "moving-average"
         names = ("none", "moving-average", "leave-one-out", "learnt")
@@ -105,8 +105,9 @@ class Reinforce(Estimator):
                 scale = self.moments.scale().to(observed)
                 inputs = features(latent, [latent.scores.detach().clamp(-30, 30)], context)
                 output = apply_network(self.network, inputs, latent.batch_shape)
-                error = (output - (observed - predicted) / scale).square().mean()
-                value = attach_to_parameters(value, error, self.network.parameters())
+                if self.training:
+                    error = (output - (observed - predicted) / scale).square().mean()
+                    value = attach_to_parameters(value, error, self.network.parameters())
                 predicted = predicted + scale * output.detach()
             advantage = observed - predicted
             if self.training:

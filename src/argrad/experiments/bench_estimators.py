@@ -76,6 +76,14 @@ class BenchEstimators:
     storchastic: bool = True
     """Also time the step written with storchastic, if that package is installed."""
 
+    def __post_init__(self) -> None:
+        if not self.values or min(self.values) < 2:
+            raise ValueError(f"values must be whole numbers of at least 2, got {tuple(self.values)}")
+        for name in ("batch", "hidden", "pixels", "rounds", "steps", "threads"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+
 
 class Autoencoder(nn.Module):
     """Encoder pixels-hidden-k, decoder k-hidden-pixels, ReLU between."""

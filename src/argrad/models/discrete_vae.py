@@ -260,8 +260,6 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _build(self, shape: tuple[int, ...], seed: int) -> DiscreteVAEModule:
-        if self.hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {self.hidden}")
         for name in ("encoder", "decoder"):
             part = getattr(self, name)
             if part is not None and not isinstance(part, nn.Module):

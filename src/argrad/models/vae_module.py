@@ -36,6 +36,10 @@ def default_networks(shape: tuple[int, ...], codes: int, hidden: int = 300) -> t
         codes: numbers in one flattened z, which is also how many scores the encoder gives.
         hidden: width.
     """
+    if hidden < 1:
+        raise ValueError(f"hidden must be at least 1, got {hidden}")
+    if codes < 1:
+        raise ValueError(f"a code needs at least one number, got {codes}; give variables >= 1 and values >= 2")
     pixels = math.prod(shape)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, codes))
     decoder = nn.Sequential(

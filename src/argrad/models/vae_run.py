@@ -141,15 +141,19 @@ def build(settings: TrainSettings, shape: tuple[int, ...]) -> DiscreteVAEModule:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """A device by name; auto is this process's GPU where there is one."""
+    """A device by name; cuda without a number is this process's GPU, and auto is that where there is one, else cpu."""
+    gpus = torch.cuda.device_count()
     if name == "auto":
-        name = (
-            f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
-            if torch.cuda.is_available()
-            else "cpu"
-        )
-    device = torch.device(name)
+        name = "cuda" if gpus else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {name!r}; give auto, cpu, cuda or cuda:NUMBER") from error
     if device.type == "cuda":
+        if (device.index or 0) >= gpus:
+            raise ValueError(f"device {name} is not on this machine, which has {gpus} GPUs; give cpu or auto")
+        if name == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % gpus)
         torch.cuda.set_device(device)
     return device
 
