@@ -612,3 +612,19 @@ def test_only_costs_are_added():
 def test_check_shape_returns_what_fits():
     value = torch.zeros(2, 3)
     assert check_shape(value, (2, 3), "it") is value
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(0.01, 0.0), (1.0, 1000.0)])
+def test_gaussian_costs_keep_their_digits_in_float32(scale, offset):
+    """Means near x with a small scale, or data far from zero: the expanded square would lose nats."""
+    generator = torch.Generator().manual_seed(0)
+    x = offset + torch.rand(4, 784, generator=generator)
+    means = x[:3] + scale * torch.randn(3, 784, generator=generator)
+    cost = Reconstruction(x, lambda codes: codes @ means, "gaussian", scale=scale)
+    exact = Reconstruction(x.double(), lambda codes: codes @ means.double(), "gaussian", scale=scale)
+    latent = Categorical(torch.zeros(4, 3))
+    z = torch.eye(3)[[0, 1, 2, 0]]
+    near = torch.arange(3), torch.arange(3)
+    torch.testing.assert_close(cost(z).double(), exact(z.double()), rtol=1e-4, atol=0.1)
+    table = cost.table(latent).double(), exact.table(Categorical(torch.zeros(4, 3, dtype=torch.float64)))
+    torch.testing.assert_close(table[0][near], table[1][near], rtol=1e-3, atol=1.0)

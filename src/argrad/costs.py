@@ -315,11 +315,14 @@ class Reconstruction(SharedCost):
             event_dims = self._find_event_dims(z)
         lead, event = z.shape[: z.dim() - event_dims], z.shape[z.dim() - event_dims :]
         self._check_batch("z has leading", lead)
-        natural, log_normalizer = self._decode(with_shape(z, (math.prod(lead), *event)))
-        statistic, base = self._statistic(natural)
-        inner = (statistic * with_shape(natural, (*lead, natural.shape[-1]))).sum(-1)
-        costs = with_shape(log_normalizer, lead) - inner
-        return costs if isinstance(base, float) else costs + base
+        codes = with_shape(z, (math.prod(lead), *event))
+        if self.likelihood == "gaussian":  # the squared distance itself: the expanded square loses digits
+            away = self._decoded(codes).reshape(*lead, *self.x.shape[self.batch_dims :]) - self.x
+            away = away.flatten(len(lead)) if away.dim() > len(lead) else away.unsqueeze(-1)
+            return 0.5 * (away / self.scale).square().sum(-1) + self._gaussian_constant()
+        natural, log_normalizer = self._decode(codes)
+        inner = (self._statistic(natural) * with_shape(natural, (*lead, natural.shape[-1]))).sum(-1)
+        return with_shape(log_normalizer, lead) - inner
 
     def table(self, latent: Latent) -> Tensor:
         """All k codes: the decoder runs k times in all."""
@@ -344,13 +347,30 @@ class Reconstruction(SharedCost):
         return costs if costs.shape[:-1] == latent.batch_shape else costs.expand(*latent.batch_shape, costs.shape[-1])
 
     def _compare_with_all(self, codes: Tensor) -> Tensor:
+        if self.likelihood == "gaussian":
+            return self._distances_to_all(codes)
         natural, log_normalizer = self._decode(codes)
-        statistic, base = self._statistic(natural)
-        costs = log_normalizer - statistic @ natural.T
-        return costs if isinstance(base, float) else costs + base.unsqueeze(-1)
+        return log_normalizer - self._statistic(natural) @ natural.T
+
+    def _distances_to_all(self, codes: Tensor) -> Tensor:
+        """The gaussian cost of every code. Both sides are centred: no distance changes, and squares stay small."""
+        means = with_shape(self._decoded(codes), (codes.shape[0], math.prod(self.x.shape[self.batch_dims :])))
+        centre = means.detach().mean(0)
+        x, means = self.x.reshape(*self.batch_shape, means.shape[-1]) - centre, means - centre
+        squares = x.square().sum(-1, keepdim=True) + means.square().sum(-1) - 2 * x @ means.T
+        return squares * (0.5 / self.scale**2) + self._gaussian_constant()
 
     def _decode(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Natural parameters ``[N, D]`` and log-normalisers ``[N]`` of the likelihood under each code."""
+        output = self._decoded(codes)
+        flat = (codes.shape[0], math.prod(self.x.shape[self.batch_dims :]))
+        if self.likelihood == "bernoulli":
+            natural = with_shape(output, flat)
+            return natural, softplus(natural, threshold=40).sum(-1)
+        return output.log_softmax(1).flatten(1), output.new_zeros(output.shape[0])
+
+    def _decoded(self, codes: Tensor) -> Tensor:
+        """What the decoder makes of codes, its shape checked."""
         output = self.decoder(codes)
         x_event = self.x.shape[self.batch_dims :]
         shape = output.shape if self.likelihood != "categorical" else output.shape[:1] + output.shape[2:]
@@ -360,25 +380,18 @@ class Reconstruction(SharedCost):
                 f"the decoder turned {codes.shape[0]} codes into shape {tuple(output.shape)}; for x of shape "
                 f"{tuple(self.x.shape)} and batch_dims={self.batch_dims} it must return [{', '.join(map(str, wanted))}]"
             )
-        flat = (codes.shape[0], math.prod(x_event))
-        if self.likelihood == "bernoulli":
-            natural = with_shape(output, flat)
-            return natural, softplus(natural, threshold=40).sum(-1)
-        if self.likelihood == "gaussian":
-            natural = with_shape(output, flat) / self.scale**2
-            return natural, 0.5 * self.scale**2 * natural.square().sum(-1)
-        return output.log_softmax(1).flatten(1), output.new_zeros(output.shape[0])
+        return output
 
-    def _statistic(self, natural: Tensor) -> tuple[Tensor, Tensor | float]:
-        """T(x) ``[*batch, D]`` and b(x) ``[*batch]``."""
+    def _gaussian_constant(self) -> float:
+        pixels = math.prod(self.x.shape[self.batch_dims :])
+        return pixels * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
+
+    def _statistic(self, natural: Tensor) -> Tensor:
+        """T(x) ``[*batch, D]``."""
         if self.likelihood == "categorical":
             classes = natural.shape[-1] // max(1, math.prod(self.x.shape[self.batch_dims :]))
-            return one_hot(self.x, classes).movedim(-1, self.batch_dims).flatten(self.batch_dims).to(natural.dtype), 0.0
-        x = self.x.reshape(*self.batch_shape, natural.shape[-1]).to(natural.dtype)
-        if self.likelihood == "bernoulli":
-            return x, 0.0
-        constant = x.shape[-1] * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
-        return x, 0.5 / self.scale**2 * x.square().sum(-1) + constant
+            return one_hot(self.x, classes).movedim(-1, self.batch_dims).flatten(self.batch_dims).to(natural.dtype)
+        return with_shape(self.x, (*self.batch_shape, natural.shape[-1])).to(natural.dtype)
 
     def _check_batch(self, what: str, lead: torch.Size) -> None:
         if len(lead) < self.batch_dims or lead[len(lead) - self.batch_dims :] != self.batch_shape:

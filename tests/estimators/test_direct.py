@@ -267,6 +267,29 @@ def test_auto_keeps_still_when_it_should(generator):
     assert constant.epsilon > 0
 
 
+@pytest.mark.parametrize("offset", [40.0, 500.0, 1e6])
+def test_an_offset_of_the_cost_changes_nothing_in_float32(offset, generator):
+    """The arg max does not move for a constant cost, and "auto" learns nothing from it."""
+    logits = torch.randn(1000, 5, generator=generator, requires_grad=True)
+    for estimator in (Direct(1000.0), Direct("auto")):
+        for _ in range(5):
+            (gradient,) = torch.autograd.grad(
+                estimator(Categorical(logits), TableCost(torch.full((1000, 5), offset))).sum(), logits
+            )
+            assert (gradient == 0).all()
+    assert estimator.epsilon == 1
+
+
+def test_auto_survives_huge_costs(generator):
+    estimator = Direct("auto")
+    latent = Categorical(torch.randn(20, 5, generator=generator, requires_grad=True))
+    for scale in (1e12, 1e30, 1e-30):
+        for _ in range(20):
+            estimator(latent, TableCost(scale * torch.randn(20, 5, generator=generator)))
+        assert estimator.epsilon.isfinite()
+        assert estimator.epsilon > 0
+
+
 @pytest.mark.slow
 def test_auto_lands_near_the_best_fixed_epsilon_in_training():
     """Costs a thousand times apart: the share of what there is to gain that is lost against exact training."""

@@ -325,7 +325,7 @@ def test_divergence_keeps_the_last_good_checkpoint_and_says_so(tmp_path, seconds
 
 
 def test_scores_that_become_nan_are_divergence_too(tmp_path):
-    """The latent refuses them before there is a loss."""
+    """They end in a loss that is not a number."""
     settings = tiny.settings()
     task = tiny.make_task(settings)
 
@@ -334,7 +334,7 @@ def test_scores_that_become_nan_are_divergence_too(tmp_path):
             with torch.no_grad():
                 task.module.encoder[1].weight.fill_(math.nan)
 
-    with pytest.raises(Diverged, match=r"a parameter grew without bound in epoch 2; lower the learning rate"):
+    with pytest.raises(Diverged, match=r"in epoch 2; lower the learning rate"):
         train(tiny.Hooked(task, at_step), settings.loop())
 
 

@@ -124,3 +124,15 @@ def test_mixture_likelihood_rises_with_em(generator):
     ]
     for earlier, later in itertools.pairwise(scores):
         assert (later <= earlier + 1e-3).all()
+
+
+def test_reviving_splits_the_busy_however_many_are_dead():
+    members = [Member(10, "exact", revive_until=5), Member(10, "exact")]
+    population = Population(stack_networks(networks, members, SEEDS), members)
+    with torch.no_grad():
+        population.weights["scores_bias"][:, :, 1:] -= 30
+    x = (torch.rand(200, PIXELS, generator=torch.Generator().manual_seed(0)) > 0.5).to(torch.uint8)
+    assert population.revive(population.usage(x), 1, shake=0.0).tolist() == [[9, 0], [9, 0]]
+    usage = population.usage(x)
+    assert (usage[:, 0] > 0.06).all()  # one code in ten parts, each a half, a quarter … of it
+    assert (usage[:, 1, 1:] < 1e-6).all()

@@ -35,6 +35,8 @@ class Demo:
 
     def run(self, out: Out) -> int:
         """Train, compare, diagnose."""
+        if self.samples < 100:
+            raise ValueError(f"--samples must be at least 100, got {self.samples}")
         out.say("Loading PyTorch …")
         use_threads(1)
         folder = (self.output or default_folder("demo")).expanduser()
@@ -71,7 +73,7 @@ class Demo:
             except Interrupted:
                 raise KeyboardInterrupt from None
             scores = evaluate(module.eval(), images)
-            report = write_report(run.path, module, images, settings, trained.history)
+            report = write_report(run.path, module, images, settings, trained.history, scores)
             rows.append({"estimator": name, **scores, "seconds": trained.seconds, "report": str(report)})
             out.result(
                 f"  {name:<14}{scores['negative_elbo']:>20.2f}{scores['nll']:>12.2f}{scores['used_codes']:>12.0%}"

@@ -80,10 +80,10 @@ class Bar:
                     self.writer.add_scalar(name, value, number)
 
 
-def tensorboard_writer(folder: Path) -> Any:
-    """A TensorBoard writer, or an error that says what to install."""
+def tensorboard_writer(folder: Path | None) -> Any:
+    """A TensorBoard writer, or an error that says what to install; without a folder only the error."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'argrad[log]'") from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder)) if folder is not None else None

@@ -76,8 +76,9 @@ def run_training(command: Any, out: Out) -> int:
 
 def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     """Train among the given processes."""
-    from argrad.cli.progress import Bar
+    from argrad.cli.progress import Bar, tensorboard_writer
     from argrad.data import load
+    from argrad.models.dead_codes import check_revivable
     from argrad.models.vae_report import evaluate, write_report
     from argrad.models.vae_run import TrainSettings, build, train_run
     from argrad.training import Diverged, Interrupted, RunFolder
@@ -88,7 +89,11 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop(), settings.schedules()
     images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
-    build(settings, images.shape)
+    module = build(settings, images.shape)
+    if settings.revive_until > 0:
+        check_revivable(module)
+    if command.tensorboard:
+        tensorboard_writer(None)
     if command.resume is None:
         where = command.run_folder or default_folder(settings.data)
         folder = RunFolder.create(where, asdict(settings)) if world.leads else RunFolder(Path(where), asdict(settings))
@@ -125,8 +130,8 @@ def finish(
     write_report: Any,
 ) -> None:
     """Score the best epoch, write the report, and say where it is."""
-    report = write_report(folder.path, module.eval(), images, settings, trained.history)
-    scores = evaluate(module, images)
+    scores = evaluate(module.eval(), images)
+    report = write_report(folder.path, module, images, settings, trained.history, scores)
     out.result(
         f"Best epoch {trained.best_epoch} of {trained.epoch}: validation {trained.best_loss:.2f}, "
         f"test {scores['negative_elbo']:.2f} nats per image ({scores['negative_elbo_by']} negative ELBO)\n"

@@ -135,6 +135,8 @@ class Direct(Estimator):
         if not (latent.scores.requires_grad and torch.is_grad_enabled()):
             return evaluate(cost, latent, z)
         if target is not None:
+            if self.two_sided:
+                raise ValueError("a target replaces z(ε) on one side; use two_sided=False with it")
             gradient = (z - self._as_structure(latent, target)) / self.epsilon
             return attach(evaluate(cost, latent, z), latent.scores, gradient)
         if choice is not None:
@@ -220,11 +222,16 @@ class Direct(Estimator):
             if weights is None:
                 raise ValueError('changes="gradient" needs a cost that is differentiable in z; use changes="single"')
             return value, weights
+        # Costs are taken relative to that of z*: an offset of hundreds would swallow the noise in float32.
         if has_table(cost, latent):
             costs = table(cost, latent)
-            return (costs * z).sum(-1), costs.detach()
+            value = (costs * z).sum(-1)
+            return value, costs.detach() - value.detach().unsqueeze(-1)
         value = evaluate(cost, latent, z)
-        return value, latent.linear(single_changes(cost, latent, z, value))
+        changes = single_changes(cost, latent, z, value)
+        return value, latent.linear(
+            changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
+        )
 
     def _random_changes(self, latent: Latent, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves."""
@@ -300,5 +307,5 @@ def closer_epsilon(
     # The first guess is one over the spread of the cost, most weight on the variables that still vary.
     spread = (totals[3] / totals[4].clamp_min(tiny)).clamp_min(tiny).sqrt()
     adapted = torch.where(first, 1 / spread, epsilon * (ADAPTATION_RATE * distance.clamp(-10, 10)).exp())
-    informative = totals[4] > 0
-    return torch.where(informative, adapted, epsilon), informative
+    informative = (totals[4] > 0) & totals.isfinite().all(0)
+    return torch.where(informative, adapted.clamp(1e-12, 1e12), epsilon), informative

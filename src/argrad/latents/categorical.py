@@ -198,8 +198,11 @@ class Categorical(Latent):
         """Σ p (log p − log prior), where 0 log 0 is 0 in value and gradient."""
         log_p = self.scores.log_softmax(-1)
         p = log_p.exp()
-        ratio = torch.where(p > 0, log_p - log_prior, 0.0)
-        return self._sum_variables((p * ratio).sum(-1))
+        if isinstance(log_prior, Tensor):
+            return self._sum_variables((p * torch.where(p > 0, log_p - log_prior, 0.0)).sum(-1))
+        # Far below what exp() tells from 0, and far enough from overflow for any weight on the result.
+        floor = -math.sqrt(torch.finfo(p.dtype).max)
+        return self._sum_variables((p * log_p.clamp_min(floor)).sum(-1) - log_prior)
 
 
 def one_hot_argmax(scores: Tensor) -> Tensor:

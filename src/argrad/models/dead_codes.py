@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from argrad.models.vae_module import DiscreteVAEModule
 
-__all__ = ["perplexity", "revive", "used"]
+__all__ = ["check_revivable", "perplexity", "revive", "used"]
 
 
 def perplexity(usage: Tensor) -> float:
@@ -27,6 +27,15 @@ def perplexity(usage: Tensor) -> float:
 def used(usage: Tensor, threshold: float = 0.1) -> float:
     """The share of codes whose usage is at least ``threshold`` of an equal share."""
     return float((usage >= threshold / usage.shape[-1]).double().mean())
+
+
+def check_revivable(module: DiscreteVAEModule) -> tuple[nn.Linear, nn.Linear]:
+    """The encoder's last layer and the decoder's first, or an error that says why dead codes cannot be revived."""
+    if module.latent != "categorical":
+        raise ValueError(
+            "dead codes are revived for categorical latents; a bit that never changes has no busy twin to split"
+        )
+    return last_linear(module), first_linear(module)
 
 
 @torch.no_grad()
@@ -49,11 +58,7 @@ def revive(
         threshold: dead is below this share of an equal share.
         shake: size of the shaking, relative to the spread of the layer's weights.
     """
-    if module.latent != "categorical":
-        raise ValueError(
-            "dead codes are revived for categorical latents; a bit that never changes has no busy twin to split"
-        )
-    out, into = last_linear(module), first_linear(module)
+    out, into = check_revivable(module)
     revived = 0
     for variable, shares in enumerate(usage):
         remaining = shares.clone()

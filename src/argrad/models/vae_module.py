@@ -109,13 +109,13 @@ class DiscreteVAEModule(nn.Module):
             return (self.variables,)
         return (self.values,) if self.variables == 1 else (self.variables, self.values)
 
-    def distribution(self, scores: Tensor) -> Latent:
+    def distribution(self, scores: Tensor, *, validate: bool = True) -> Latent:
         """The latent with given scores ``[*batch, *event]``."""
         if self.latent == "bits":
-            return Bits(scores)
-        return Categorical(scores, event_dims=len(self.event_shape))
+            return Bits(scores, validate=validate)
+        return Categorical(scores, event_dims=len(self.event_shape), validate=validate)
 
-    def posterior(self, x: Tensor) -> Latent:
+    def posterior(self, x: Tensor, *, validate: bool = True) -> Latent:
         """q(z|x) for a batch."""
         scores = self.encoder(x)
         if scores.numel() != len(x) * math.prod(self.event_shape):
@@ -123,7 +123,7 @@ class DiscreteVAEModule(nn.Module):
                 f"the encoder turned {len(x)} examples into shape {tuple(scores.shape)}; "
                 f"this latent needs [{len(x)}, {math.prod(self.event_shape)}]"
             )
-        return self.distribution(scores.reshape(len(x), *self.event_shape))
+        return self.distribution(scores.reshape(len(x), *self.event_shape), validate=validate)
 
     def prior(self) -> Latent | None:
         """p(z), without batch dimensions; None is uniform."""
@@ -142,7 +142,7 @@ class DiscreteVAEModule(nn.Module):
         noise: Noise | None = None,
     ) -> Tensor:
         """The negative ELBO of each example, ``[B]``, carrying the gradient estimate."""
-        q = self.posterior(x)
+        q = self.posterior(x, validate=False)  # the training loop looks at the loss
         cost = self.estimator(q, self.reconstruction(x), generator=generator, noise=noise)
         assert isinstance(cost, Tensor)
         kl = q.kl(self.prior())

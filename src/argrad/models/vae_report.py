@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ def evaluate(
         return torch.Generator(device).manual_seed(seed)
 
     noise, bits = generator(), generator()
-    size = max(1, min(1000, 2**24 // states)) if exact else max(1, min(1000, 2**20 // samples))
+    width = max(math.prod(images.shape), math.prod(module.event_shape))
+    size = max(1, min(1000, 2**24 // states)) if exact else max(1, min(1000, 2**25 // (samples * width)))
     negative_elbo = evaluate_in_batches(
         lambda x: module.negative_elbo(images.values(x, bits), generator=noise, exact_up_to=EXACT_UP_TO), stored, size
     )
@@ -75,12 +77,16 @@ def evaluate(
 
 
 def write_report(
-    path: Path, module: DiscreteVAEModule, images: Images, settings: TrainSettings, history: list[dict[str, Any]]
+    path: Path,
+    module: DiscreteVAEModule,
+    images: Images,
+    settings: TrainSettings,
+    history: list[dict[str, Any]],
+    scores: dict[str, Any],
 ) -> Path:
-    """Write ``report.html`` into the run folder; returns its path."""
+    """Write ``report.html`` into the run folder from what :func:`evaluate` found; returns its path."""
     from argrad import __version__
 
-    scores = evaluate(module, images)
     best = min(history, key=lambda row: float(row["loss"]))
     subtitle = (
         f"{settings.data} · {describe_latent(module)} · {settings.estimator} · argrad {__version__} · "

@@ -34,10 +34,16 @@ class Schedules:
 
     def apply(self, estimator: Estimator, step: int) -> None:
         """Set ε and τ in place."""
-        if self.epsilon is not None and isinstance(estimator, Direct) and not estimator.auto:
-            estimator.epsilon.fill_(self.epsilon(step))
-        if self.temperature is not None and isinstance(estimator, GumbelSoftmax | GumbelRao):
-            estimator.temperature.fill_(self.temperature(step))
+        if isinstance(estimator, Direct) and not estimator.auto:
+            set_when_new(estimator.epsilon, self.epsilon, step)
+        if isinstance(estimator, GumbelSoftmax | GumbelRao):
+            set_when_new(estimator.temperature, self.temperature, step)
+
+
+def set_when_new(buffer: Tensor, schedule: Decay | None, step: int) -> None:
+    """Write a schedule's value into a buffer, at the steps at which it may have changed."""
+    if schedule is not None and step % (schedule.every if schedule.rate else 1000) == 0:
+        buffer.fill_(schedule(step))
 
 
 @final

@@ -199,7 +199,8 @@ class Population:
                 relaxed = torch.where(self.hard, through, relaxed)
             return self.decode_and_compare(x, relaxed) + kl
         costs = self.table(x)
-        perturbed, table, epsilon = scores.detach() + noise, costs.detach(), self.epsilon[..., None, None]
+        perturbed, epsilon = scores.detach() + noise, self.epsilon[..., None, None]
+        table = costs.detach() - costs.detach().mean(-1, keepdim=True)  # an offset would swallow the noise
         z = latent.solve(perturbed)
         direct = (z - latent.solve(perturbed - epsilon * table)) / epsilon
         weight = torch.where(self.exact, latent.mean().detach(), z)
@@ -299,14 +300,25 @@ class Population:
         possible = ~self.impossible[:, :, 0, :]
         wanted = (epoch <= self.revive_until).unsqueeze(-1)
         dead = possible & wanted & (usage < threshold / self.log_values.exp().unsqueeze(-1))
-        busiest = usage.masked_fill(~possible, -1).argsort(-1, descending=True)
-        donor = busiest.gather(-1, (dead.long().cumsum(-1) - 1).clamp_min(0))
-        for name in ("scores", "scores_bias", "codes"):  # those whose last dimension is the code
-            weight = self.weights[name]
-            index, mask = (donor, dead) if weight.dim() == 3 else (donor.unsqueeze(-2), dead.unsqueeze(-2))
-            copied = weight.gather(-1, index.expand_as(weight))
-            if name != "scores_bias":
-                copied += shake * weight.std() * torch.randn_like(copied)
+        share = usage.masked_fill(~possible | dead, 0.0)
+        bias = self.weights["scores_bias"].detach().clone()
+        donor = torch.arange(self.values, device=usage.device).expand_as(usage).clone()
+        for code in range(self.values):  # each dead code halves the busiest one that is left
+            takes = dead[..., code]
+            busiest = share.argmax(-1, keepdim=True)
+            half = torch.where(takes.unsqueeze(-1), 0.5, 1.0)
+            share.scatter_(-1, busiest, share.gather(-1, busiest) * half)
+            bias.scatter_(-1, busiest, bias.gather(-1, busiest) + half.log())
+            share[..., code] = torch.where(takes, share.gather(-1, busiest)[..., 0], share[..., code])
+            bias[..., code] = torch.where(takes, bias.gather(-1, busiest)[..., 0], bias[..., code])
+            donor[..., code] = torch.where(takes, donor.gather(-1, busiest)[..., 0], donor[..., code])
+        self.weights["scores_bias"].copy_(bias)
+        for memory in (self.first["scores_bias"], self.second["scores_bias"]):
+            memory.masked_fill_(dead, 0.0)
+        for name in ("scores", "codes"):  # their last dimension is the code
+            weight, mask = self.weights[name], dead.unsqueeze(-2)
+            copied = weight.gather(-1, donor.unsqueeze(-2).expand_as(weight))
+            copied += shake * weight.std() * torch.randn_like(copied)
             weight.copy_(torch.where(mask, copied, weight))
             for memory in (self.first[name], self.second[name]):
                 memory.masked_fill_(mask, 0.0)
