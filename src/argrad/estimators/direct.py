@@ -142,13 +142,13 @@ class Direct(Estimator):
         if choice is not None:
             return self._random_changes(latent, cost, z, perturbed, choice)
         value, weights = self._linearise(latent, cost, z)
-        shift = self.epsilon * weights
-        better = latent.solve(perturbed - shift)
+        better = latent.solve(torch.addcmul(perturbed, weights, self.epsilon, value=-1))
         if self.two_sided:
-            gradient = (latent.solve(perturbed + shift) - better) / (2 * self.epsilon)
+            worse = latent.solve(torch.addcmul(perturbed, weights, self.epsilon))
+            gradient = (worse - better) / (2 * self.epsilon)
         else:
             gradient = (z - better) / self.epsilon
-        value = attach(value, latent.scores, gradient)
+        value = attach(value, latent.scores, gradient, known_finite=latent.known_finite)
         if self.auto and self.training:
             self.adapt(latent, weights)
         return value

@@ -54,7 +54,8 @@ class LocalExpectation(Estimator):
         else:
             value = evaluate(cost, latent, z)
             costs = single_changes(cost, latent, z, value)
-        return attach(value, latent.scores, latent.gradient_of_mean(latent.linear(costs.detach())))
+        gradient = latent.gradient_of_mean(latent.linear(costs.detach()))
+        return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """The noise of one sample."""

@@ -113,7 +113,8 @@ class Reinforce(Estimator):
             if self.training:
                 self.moments.update(observed)
         weight = advantage.reshape(advantage.shape + (1,) * latent.event_dims)
-        return attach(value, latent.scores, (weight * latent.score_gradient(z)).mean(0))
+        gradient = (weight * latent.score_gradient(z)).mean(0)
+        return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """``[samples, *batch, *event]``."""

@@ -32,6 +32,8 @@ class Latent(ABC):
     """Unnormalised log-probabilities, ``[*batch, *event]``: what the estimators differentiate."""
     event_dims: int
     """How many trailing dimensions of z make up one structure."""
+    known_finite: bool = False
+    """Whether the check of the scores found all of them finite; False says nothing."""
 
     @property
     @final
@@ -263,8 +265,8 @@ def can_read_values(tensor: Tensor) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
-def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, validate: bool) -> None:
-    """Raise a ValueError that says what is wrong with scores, if anything is.
+def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, validate: bool) -> bool:
+    """Raise a ValueError that says what is wrong with scores; returns whether all of them are known to be finite.
 
     Args:
         name: the latent, for the message.
@@ -282,14 +284,15 @@ def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, 
             f"{name} needs scores [*batch, {event}] with no empty event dimension, got shape {tuple(scores.shape)}"
         )
     if not validate or scores.numel() == 0 or not can_read_values(scores):
-        return
-    # The maximum of a row is finite exactly when the row has no NaN, no +inf and something above -inf.
+        return False
     scores = scores.detach()
-    if math.isfinite(scores.amax(-1).sum().item()) if one_of_k else scores.amax().item() < math.inf:
-        return
+    if math.isfinite(scores.sum().item()):
+        return True
+    # The maximum of a row is finite exactly when the row has no NaN, no +inf and something above -inf.
     allowed = scores.amax(-1).abs() < torch.inf if one_of_k else scores < torch.inf
     if not bool(allowed.all()):
         raise ValueError(describe_bad_scores(name, scores))
+    return False
 
 
 def describe_bad_scores(name: str, scores: Tensor) -> str:

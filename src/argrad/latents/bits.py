@@ -37,7 +37,7 @@ class Bits(Latent):
     """
 
     def __init__(self, logits: Tensor, *, validate: bool = True) -> None:
-        check_scores("Bits", logits, 1, one_of_k=False, validate=validate)
+        self.known_finite = check_scores("Bits", logits, 1, one_of_k=False, validate=validate)
         self.scores = logits
         self.event_dims = 1
 

@@ -38,7 +38,7 @@ class Categorical(Latent):
     def __init__(self, logits: Tensor, *, event_dims: int = 1, validate: bool = True) -> None:
         if event_dims not in (1, 2):
             raise ValueError(f"Categorical needs event_dims 1 (one variable) or 2 (n variables), got {event_dims}")
-        check_scores("Categorical", logits, event_dims, one_of_k=True, validate=validate)
+        self.known_finite = check_scores("Categorical", logits, event_dims, one_of_k=True, validate=validate)
         self.scores = logits
         self.event_dims = event_dims
 
