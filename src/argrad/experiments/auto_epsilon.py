@@ -16,7 +16,7 @@ from torch import Tensor
 
 from argrad.costs import TableCost
 from argrad.estimators import Direct, Estimator, Exact
-from argrad.experiments.provenance import provenance
+from argrad.experiments.provenance import command_line, provenance
 from argrad.latents import Categorical
 
 __all__ = ["AutoEpsilon", "format_table", "run"]
@@ -87,7 +87,7 @@ def run(settings: AutoEpsilon, progress: Callable[[str], object] = print) -> dic
         row = {"scale": scale, "gain": gains, "fixed": fixed, "auto": lost(adaptive)}
         rows.append({**row, "found": [estimator.epsilon.item() for estimator in adaptive]})
         progress(f"scale {scale:g}: done")
-    return {**provenance("argrad bench epsilon"), "settings": asdict(settings), "rows": rows}
+    return {**provenance(command_line("argrad bench epsilon", settings)), "settings": asdict(settings), "rows": rows}
 
 
 def format_table(result: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from argrad import estimators
 from argrad.costs import Reconstruction
 from argrad.estimators import Estimator
-from argrad.experiments.provenance import provenance
+from argrad.experiments.provenance import command_line, provenance
 from argrad.latents import Categorical
 
 __all__ = ["Autoencoder", "BenchEstimators", "Contestant", "contestants", "format_table", "make_batches", "run"]
@@ -443,7 +443,7 @@ def run(settings: BenchEstimators, progress: Callable[[str], object] = print) ->
     finally:
         torch.set_num_threads(threads)
     return {
-        **provenance(command(settings)),
+        **provenance(command_line("argrad bench estimators", settings)),
         "settings": asdict(settings),
         "threads": used_threads,
         "loop": LOOP,
@@ -471,21 +471,6 @@ def format_table(result: dict[str, Any]) -> str:
                 lines.append(f"{row['name']:<34}{numbers}  {spread:<16}{times:>22}")
     lines += [f"left out: {name} ({reason})" for name, reason in result["skipped"].items()]
     return "\n".join(lines)
-
-
-def command(settings: BenchEstimators) -> str:
-    """The command line that has these settings."""
-    words = ["argrad bench estimators"]
-    usual = asdict(BenchEstimators())
-    for name, value in asdict(settings).items():
-        flag = name.replace("_", "-")
-        if value == usual[name]:
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words.append(f"--{flag} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
-    return " ".join([*words, "--json"])
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from argrad.estimators import Direct, Estimator, Exact, GumbelSoftmax
 from argrad.experiments.bench_estimators import summarise
-from argrad.experiments.provenance import provenance
+from argrad.experiments.provenance import command_line, provenance
 from argrad.models.vae_module import DiscreteVAEModule, default_networks
 from argrad.models.vae_task import Schedules, VAETask
 from argrad.training import Decay, LoopSettings, World, train
@@ -278,7 +278,7 @@ def run(settings: BenchTraining, progress: Callable[[str], object] = print) -> d
     finally:
         torch.set_num_threads(threads)
     return {
-        **provenance("argrad bench training --json"),
+        **provenance(command_line("argrad bench training", settings)),
         "settings": asdict(settings),
         "threads": used,
         "target": TARGET,

@@ -4,12 +4,13 @@ import datetime
 import os
 import platform
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["provenance"]
+__all__ = ["command_line", "provenance"]
 
 
 def provenance(command: str) -> dict[str, Any]:
@@ -49,3 +50,17 @@ def hardware() -> str:
         processor = names[0] if names else processor
     cores = f"{processor}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
     return f"{torch.cuda.get_device_name()}; {cores}" if torch.cuda.is_available() else cores
+
+
+def command_line(command: str, settings: Any) -> str:
+    """The command that has these settings (a dataclass whose defaults are the flags'): only what differs is named."""
+    words, usual = [command], asdict(type(settings)())
+    for name, value in asdict(settings).items():
+        flag = name.replace("_", "-")
+        if value == usual[name]:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(f"--{flag} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+    return " ".join([*words, "--json"])
