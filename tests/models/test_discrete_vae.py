@@ -1,5 +1,6 @@
 """DiscreteVAE: scikit-learn's own checks, and what it promises beside them."""
 
+import copy
 import pickle
 import signal
 import subprocess
@@ -70,6 +71,16 @@ def digits():
 def trained(digits):
     """Trained for 40 epochs on the first 1500 digits, in black and white."""
     return quick(epochs=40, hidden=100, learning_rate=5e-3).fit(digits[:1500].round())
+
+
+def test_float64_examples_are_worked_in_float64(trained, digits):
+    """Else the last digits of a row would depend on its place in X, which differs from one CPU to the next."""
+    test = digits[1500:].round()
+    double = copy.deepcopy(trained.module_).double()
+    expected = double.posterior(torch.tensor(test)).mean().detach().numpy()
+    np.testing.assert_allclose(trained.transform(test), expected, rtol=1e-12)
+    assert trained.transform(test.astype(np.float32)).dtype == np.float32
+    assert next(trained.module_.parameters()).dtype == torch.float32
 
 
 def test_learns_what_one_code_cannot(trained, digits):

@@ -184,12 +184,12 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
             probability that each bit is 1.
         """
         examples = self._check_examples(X)
-        means = self._encode(examples, lambda x: self.module_.posterior(x).mean().flatten(1))
+        means = self._encode(examples, lambda module, x: module.posterior(x).mean().flatten(1))
         return means.astype(examples.dtype, copy=False)
 
     def encode(self, X: ArrayLike) -> NDArray[np.int64]:
         """The most probable code of each example: whole numbers ``[n, variables]``, each from 0 to values − 1."""
-        modes = self._encode(self._check_examples(X), lambda x: self.module_.posterior(x).mode())
+        modes = self._encode(self._check_examples(X), lambda module, x: module.posterior(x).mode())
         return self._codes(modes)
 
     def inverse_transform(self, Z: ArrayLike) -> NDArray[np.floating[Any]]:
@@ -239,7 +239,7 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
         states = module.values**module.variables
         generator = torch.Generator(a_parameter(module).device).manual_seed(0)
 
-        def log_likelihood(x: Tensor) -> Tensor:
+        def log_likelihood(module: DiscreteVAEModule, x: Tensor) -> Tensor:
             return -module.negative_log_likelihood(x, samples=samples, generator=generator, exact_up_to=EXACT_UP_TO)
 
         widest = states if states <= EXACT_UP_TO else samples * max(self.n_features_in_, self._n_features_out)
@@ -320,11 +320,19 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
     def _encode(
         self,
         examples: NDArray[np.floating[Any]],
-        function: Callable[[Tensor], Tensor],
+        function: Callable[[DiscreteVAEModule, Tensor], Tensor],
         size: int = EXAMPLES_AT_ONCE,
     ) -> NDArray[Any]:
+        """``function(module, x)`` of all examples, in pieces.
+
+        In float32 the last digit of a matrix product depends on a row's place in the matrix. X in float64 asks for
+        better: on the CPU the default networks then work in float64; networks of the user's own work as they are.
+        """
+        module, own_networks = self.module_, self.encoder is not None or self.decoder is not None
+        if examples.dtype == np.float64 and not own_networks and a_parameter(module).device.type == "cpu":
+            module = copy.deepcopy(module).double()
         parts = [
-            function(as_tensor(examples[start : start + size], self.module_)).cpu()
+            function(module, as_tensor(examples[start : start + size], module)).cpu()
             for start in range(0, len(examples), size)
         ]
         return torch.cat(parts).numpy()
