@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, distributions
 
 from argrad import Categorical
+from argrad.latents.base import cheaply_known_finite
 from argrad.latents.categorical import one_hot_argmax, sum_of_all_choices
 
 BATCHES = [(), (1,), (4,), (2, 3)]  # torch.distributions does not take an empty batch everywhere
@@ -165,3 +166,27 @@ def test_sums_of_all_choices():
         digits = (number >> 2 & 1, number >> 1 & 1, number & 1)
         expected = sum(values[:, i, digit] for i, digit in enumerate(digits))
         torch.testing.assert_close(found[:, number], expected)
+
+
+@pytest.mark.parametrize("scores", [scores(4, 5), torch.tensor([[0.0, -torch.inf, 2.0]]), scores(2, 3, 4)])
+def test_sharing_work_changes_no_number(scores):
+    """Where one backward pass takes all, log p is computed once; values and gradients are the same."""
+    results = []
+    for shared in (False, True):
+        leaf = scores.clone().requires_grad_()
+        q = Categorical(leaf, event_dims=scores.dim() - 1)
+        q.differentiated_once = shared
+        with torch.no_grad():
+            assert not q.mean().requires_grad  # what is computed without gradients is not kept
+        total = q.kl().sum() + (q.mean() * torch.arange(scores.shape[-1])).sum()
+        total.backward()
+        results.append((total.detach(), leaf.grad))
+        assert (q.mean() is q.mean()) == shared
+    torch.testing.assert_close(*results)
+
+
+def test_a_look_at_scores_is_taken_where_it_is_free():
+    assert cheaply_known_finite(torch.zeros(3))
+    assert not cheaply_known_finite(torch.tensor([0.0, -torch.inf]))
+    assert not cheaply_known_finite(torch.tensor([0.0, torch.nan]))
+    assert not cheaply_known_finite(torch.zeros(3, device="meta"))

@@ -10,7 +10,15 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-__all__ = ["MAX_STATES", "Latent", "Unavailable", "broadcasts", "can_read_values", "check_scores"]
+__all__ = [
+    "MAX_STATES",
+    "Latent",
+    "Unavailable",
+    "broadcasts",
+    "can_read_values",
+    "cheaply_known_finite",
+    "check_scores",
+]
 
 MAX_STATES = 2**20
 """Most structures that :meth:`Latent.enumerate` lists; beyond, an estimator that samples is the better tool."""
@@ -34,6 +42,9 @@ class Latent(ABC):
     """How many trailing dimensions of z make up one structure."""
     known_finite: bool = False
     """Whether the check of the scores found all of them finite; False says nothing."""
+
+    differentiated_once: bool = False
+    """Set to True where one backward pass takes all that is asked of this latent: work is then shared between calls."""
 
     @property
     @final
@@ -263,6 +274,11 @@ def can_read_values(tensor: Tensor) -> bool:
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return torch._C._functorch.peek_interpreter_stack() is None
+
+
+def cheaply_known_finite(scores: Tensor) -> bool:
+    """Whether all scores are finite; False also where looking would take long: a GPU would have to be waited for."""
+    return scores.is_cpu and can_read_values(scores) and math.isfinite(scores.detach().sum().item())
 
 
 def check_scores(name: str, scores: Tensor, event_dims: int, *, one_of_k: bool, validate: bool) -> bool:

@@ -41,6 +41,7 @@ class Categorical(Latent):
         self.known_finite = check_scores("Categorical", logits, event_dims, one_of_k=True, validate=validate)
         self.scores = logits
         self.event_dims = event_dims
+        self._kept: tuple[Tensor, Tensor] | None = None
 
     @property
     def logits(self) -> Tensor:
@@ -76,7 +77,7 @@ class Categorical(Latent):
 
     def mean(self) -> Tensor:
         """The probabilities, ``[*batch, *event]``."""
-        return self.scores.softmax(-1)
+        return self._probabilities()[1] if self.differentiated_once else self.scores.softmax(-1)
 
     def gradient_of_mean(self, weights: Tensor) -> Tensor:
         """p * (w − <p, w>) for every variable."""
@@ -191,13 +192,22 @@ class Categorical(Latent):
             )
         return cls(base.logits, event_dims=1 + extra)
 
+    def _probabilities(self) -> tuple[Tensor, Tensor]:
+        """log p and p; kept where one backward pass takes all."""
+        if self._kept is not None:
+            return self._kept
+        log_p = self.scores.log_softmax(-1)
+        both = log_p, log_p.exp()
+        if self.differentiated_once and torch.is_grad_enabled():
+            self._kept = both
+        return both
+
     def _sum_variables(self, per_variable: Tensor) -> Tensor:
         return per_variable.sum(-1) if self.event_dims == 2 else per_variable
 
     def _expected_log_ratio(self, log_prior: Tensor | float) -> Tensor:
         """Σ p (log p − log prior), where 0 log 0 is 0 in value and gradient."""
-        log_p = self.scores.log_softmax(-1)
-        p = log_p.exp()
+        log_p, p = self._probabilities()
         if isinstance(log_prior, Tensor):
             return self._sum_variables((p * torch.where(p > 0, log_p - log_prior, 0.0)).sum(-1))
         # Far below what exp() tells from 0, and far enough from overflow for any weight on the result.

@@ -21,6 +21,7 @@ from argrad.estimators import Estimator, Exact
 from argrad.estimators.base import Noise
 from argrad.estimators.control import RunningMoments
 from argrad.latents import MAX_STATES, Bits, Categorical, Latent
+from argrad.latents.base import cheaply_known_finite
 
 __all__ = ["DiscreteVAEModule", "LatentKind", "Likelihood", "a_parameter", "default_networks", "prepare"]
 
@@ -113,17 +114,20 @@ class DiscreteVAEModule(nn.Module):
         """The latent with given scores ``[*batch, *event]``."""
         if self.latent == "bits":
             return Bits(scores, validate=validate)
-        return Categorical(scores, event_dims=len(self.event_shape), validate=validate)
+        return Categorical(scores, event_dims=1 if self.variables == 1 else 2, validate=validate)
 
     def posterior(self, x: Tensor, *, validate: bool = True) -> Latent:
         """q(z|x) for a batch."""
         scores = self.encoder(x)
-        if scores.numel() != len(x) * math.prod(self.event_shape):
-            raise ValueError(
-                f"the encoder turned {len(x)} examples into shape {tuple(scores.shape)}; "
-                f"this latent needs [{len(x)}, {math.prod(self.event_shape)}]"
-            )
-        return self.distribution(scores.reshape(len(x), *self.event_shape), validate=validate)
+        shape = (len(x), *self.event_shape)
+        if scores.shape != shape:
+            if scores.numel() != math.prod(shape):
+                raise ValueError(
+                    f"the encoder turned {len(x)} examples into shape {tuple(scores.shape)}; "
+                    f"this latent needs [{len(x)}, {math.prod(self.event_shape)}]"
+                )
+            scores = scores.reshape(shape)
+        return self.distribution(scores, validate=validate)
 
     def prior(self) -> Latent | None:
         """p(z), without batch dimensions; None is uniform."""
@@ -143,6 +147,7 @@ class DiscreteVAEModule(nn.Module):
     ) -> Tensor:
         """The negative ELBO of each example, ``[B]``, carrying the gradient estimate."""
         q = self.posterior(x, validate=False)  # the training loop looks at the loss
+        q.known_finite, q.differentiated_once = cheaply_known_finite(q.scores), True
         cost = self.estimator(q, self.reconstruction(x), generator=generator, noise=noise)
         assert isinstance(cost, Tensor)
         kl = q.kl(self.prior())
