@@ -1,4 +1,4 @@
-"""Write the measured tables of ``benchmarks/results`` into the documentation, between their markers.
+"""Write what was measured into the documentation, between its markers: ``benchmarks/results`` and ``results``.
 
 python benchmarks/fill_docs.py           # writes
 python benchmarks/fill_docs.py --check   # only says whether the documentation is up to date
@@ -12,23 +12,46 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = {
-    "speed": ("README.md", "estimators.json", "argrad.experiments.bench_estimators"),
-    "auto-epsilon": ("docs/estimators.md", "epsilon.json", "argrad.experiments.auto_epsilon"),
+    "speed": ("README.md", "benchmarks/results/estimators.json", "argrad.experiments.bench_estimators"),
+    "auto-epsilon": ("docs/estimators.md", "benchmarks/results/epsilon.json", "argrad.experiments.auto_epsilon"),
+    "solvers": ("docs/solvers.md", "benchmarks/results/solvers.json", "argrad.experiments.bench_solvers"),
+    "table1": ("docs/results.md", "results/table1.json", "argrad.experiments.table1_page"),
+    "figure1": ("docs/results.md", "results/figure1.json", "argrad.experiments.figure1"),
+    "figure2": ("docs/results.md", "results/figure2.json", "argrad.experiments.figure2"),
+    "figure6": ("docs/results.md", "results/figure6.json", "argrad.experiments.figure2"),
+    "epsilon-learning-rate": (
+        "docs/results.md",
+        "results/epsilon-learning-rate.json",
+        "argrad.experiments.epsilon_learning_rate",
+    ),
+    "step-profile": ("docs/results.md", "results/step-profile.json", "argrad.experiments.step_profile"),
 }
 """Marker: the page, the result, and the module whose ``markdown`` turns one into the other."""
 
 
-def filled(marker: str) -> tuple[Path, str]:
+def filled(marker: str, root: Path = ROOT) -> tuple[Path, str]:
     """The page of a marker with its table as measured."""
     page, result, module = TABLES[marker]
-    measured = json.loads((ROOT / "benchmarks" / "results" / result).read_text())
+    block = f"<!-- {marker} -->\n\n{contents(marker, root / result, module)}\n\n<!-- end of {marker} -->"
+    text = (root / page).read_text()
+    pattern = rf"<!-- {marker} -->(.*<!-- end of {marker} -->)?"
+    assert re.search(pattern, text, re.DOTALL), f"{page} has no marker {marker}"
+    return root / page, re.sub(pattern, lambda _: block, text, count=1, flags=re.DOTALL)
+
+
+def contents(marker: str, result: Path, module: str) -> str:
+    """Picture, table and where they come from; or, before the full run, that it has not been made."""
+    if not result.exists():
+        return f"*The full run has not been made yet.* `argrad reproduce {marker}` makes it."
+    measured = json.loads(result.read_text())
+    if measured.get("quick"):
+        raise ValueError(f"{result} is a quick run; the documentation shows full ones")
+    picture = result.with_suffix(".png")
+    shown = [f"![{marker}](../{picture.parent.name}/{picture.name})"] if picture.exists() else []
     source = (
         f"Measured by `{measured['command']}` on {measured['hardware']} ({measured['software']}), {measured['date']}."
     )
-    block = f"<!-- {marker} -->\n\n{import_module(module).markdown(measured)}\n\n{source}\n\n<!-- end of {marker} -->"
-    text = (ROOT / page).read_text()
-    pattern = rf"<!-- {marker} -->(.*<!-- end of {marker} -->)?"
-    return ROOT / page, re.sub(pattern, lambda _: block, text, count=1, flags=re.DOTALL)
+    return "\n\n".join([*shown, import_module(module).markdown(measured), source])
 
 
 def main() -> int:

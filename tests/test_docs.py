@@ -1,8 +1,10 @@
 """What the documentation says about the estimators is what the estimators say about themselves."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,13 +92,36 @@ def test_named_tests_exist():
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
 
 
-@pytest.mark.parametrize("marker", ["speed", "auto-epsilon"])
-def test_measured_tables_are_those_of_the_results(marker: str) -> None:
-    """`python benchmarks/fill_docs.py` writes them; nobody types them."""
+def load_fill_docs() -> Any:
     specification = importlib.util.spec_from_file_location("fill_docs", ROOT / "benchmarks" / "fill_docs.py")
     assert specification is not None
     assert specification.loader is not None
     fill_docs = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(fill_docs)
-    page, text = fill_docs.filled(marker)
+    return fill_docs
+
+
+@pytest.mark.parametrize("marker", load_fill_docs().TABLES)
+def test_measured_tables_are_those_of_the_results(marker: str) -> None:
+    """`python benchmarks/fill_docs.py` writes them; nobody types them."""
+    page, text = load_fill_docs().filled(marker)
     assert page.read_text() == text
+
+
+def test_a_result_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    fill_docs = load_fill_docs()
+    said = fill_docs.contents("figure1", tmp_path / "figure1.json", "argrad.experiments.figure1")
+    assert "has not been made" in said
+    (tmp_path / "figure1.json").write_text('{"quick": true}')
+    with pytest.raises(ValueError, match="quick"):
+        fill_docs.contents("figure1", tmp_path / "figure1.json", "argrad.experiments.figure1")
+
+
+def test_a_result_that_is_there_is_shown_with_its_picture(tmp_path: Path) -> None:
+    fill_docs = load_fill_docs()
+    fields = {"command": "argrad reproduce table1", "hardware": "abacus", "software": "beads", "date": "today"}
+    (tmp_path / "table1.json").write_text(json.dumps({**fields, "quick": False, "rows": []}))
+    (tmp_path / "table1.png").write_bytes(b"")
+    said = fill_docs.contents("table1", tmp_path / "table1.json", "argrad.experiments.table1_page")
+    assert f"](../{tmp_path.name}/table1.png)" in said
+    assert "Measured by `argrad reproduce table1` on abacus" in said

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-CORE = ("argrad", "argrad.noise", "argrad.latents", "argrad.costs", "argrad.estimators", "argrad.training")
+CORE = ("argrad", "argrad.noise", "argrad.solvers", "argrad.latents", "argrad.costs")
+CORE += ("argrad.estimators", "argrad.training")
 
 # Every dependency and extra in pyproject.toml but torch and numpy, by import name.
 NOT_IN_CORE = ["scipy", "sklearn", "joblib", "numba", "llvmlite", "safetensors", "tyro", "rich", "matplotlib"]
@@ -41,6 +42,15 @@ def test_core_imports_with_torch_and_numpy_alone(module: str) -> None:
         timeout=120,
     )
     assert child.returncode == 0, f"importing {module} with torch and numpy alone failed:\n{child.stderr}"
+
+
+def test_experiments_import_with_torch_and_numpy_alone() -> None:
+    """Their full runs happen on GPU machines that have little else."""
+    names = ("table1", "table1_page", "figure1", "figure2", "epsilon_learning_rate", "step_profile")
+    imports = "; ".join(f"import argrad.experiments.{name}" for name in names)
+    code = f"import sys; sys.modules.update(dict.fromkeys({NOT_IN_CORE!r})); {imports}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert child.returncode == 0, child.stderr
 
 
 def test_a_blocked_package_is_noticed() -> None:

@@ -20,6 +20,7 @@ from argrad.cli.data import Data
 from argrad.cli.demo import Demo
 from argrad.cli.diagnose import Diagnose
 from argrad.cli.out import Out
+from argrad.cli.reproduce import EXPERIMENTS, Reproduce, experiment
 from argrad.cli.train import Evaluate, Sample, train_command
 
 __all__ = ["main"]
@@ -30,6 +31,7 @@ Start with
   argrad demo                             three trainings and every estimator on handwritten digits, within a minute
   argrad train --data my-pictures/        a discrete VAE on your own images, with a report
   argrad diagnose --problem mine.npz      which estimator suits your own problem
+  argrad reproduce figure1 --quick        the paper's tables and figures, quickly or in full
   argrad bench estimators                 what a training step costs with each
   argrad data list                        data sets, and which are on this machine
 
@@ -52,6 +54,7 @@ COMMANDS: dict[str, type[Any]] = {
     "evaluate": Evaluate,
     "sample": Sample,
     "diagnose": Diagnose,
+    "reproduce": Reproduce,
     "bench": Bench,
     "data": Data,
 }
@@ -77,6 +80,9 @@ def parse(arguments: list[str]) -> Any:
                 return read(train_command(), prog="argrad train", args=arguments[1:], **options)
             if arguments[:1] == ["bench"] and arguments[1:2] and arguments[1] in BENCHMARKS:
                 return read(benchmark(arguments[1]), prog=f"argrad bench {arguments[1]}", args=arguments[2:], **options)
+            if arguments[:1] == ["reproduce"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
+                program = f"argrad reproduce {arguments[1]}"
+                return read(experiment(arguments[1]), prog=program, args=arguments[2:], **options)
             commands = any_command(brief=not arguments or arguments[0] not in COMMANDS)
             return read(commands, prog="argrad", description=DESCRIPTION, args=arguments, **options)
     except SystemExit as exit_:

@@ -15,6 +15,7 @@ __all__ = ["BENCHMARKS", "Bench", "benchmark"]
 
 BENCHMARKS = {
     "estimators": ("argrad.experiments.bench_estimators", "BenchEstimators"),
+    "solvers": ("argrad.experiments.bench_solvers", "BenchSolvers"),
     "training": ("argrad.experiments.bench_training", "BenchTraining"),
     "epsilon": ("argrad.experiments.auto_epsilon", "AutoEpsilon"),
 }
@@ -23,12 +24,12 @@ BENCHMARKS = {
 
 @dataclass
 class Bench:
-    """Time training steps against plain PyTorch (estimators, training), or try out ε (epsilon).
+    """Time training steps against plain PyTorch (estimators, training), solvers against others, or try out ε (epsilon).
 
     `argrad bench estimators --help` lists the settings.
     """
 
-    what: Positional[Literal["estimators", "training", "epsilon"]]
+    what: Positional[Literal["estimators", "solvers", "training", "epsilon"]]
     """What to measure."""
 
     def run(self, out: Out) -> int:

@@ -10,6 +10,8 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from argrad.solvers.checks import can_read_values
+
 __all__ = [
     "MAX_STATES",
     "Latent",
@@ -265,15 +267,6 @@ class Latent(ABC):
 def broadcasts(first: Sequence[int], second: Sequence[int]) -> bool:
     """Whether two shapes broadcast together."""
     return all(a == b or 1 in (a, b) for a, b in zip(reversed(first), reversed(second), strict=False))
-
-
-def can_read_values(tensor: Tensor) -> bool:
-    """Whether Python may look at the numbers: not while compiling or capturing a CUDA graph, nor under vmap."""
-    if torch.compiler.is_compiling() or tensor.is_meta:
-        return False
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is None
 
 
 def cheaply_known_finite(scores: Tensor) -> bool:

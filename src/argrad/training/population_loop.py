@@ -17,7 +17,7 @@ from torch import Tensor
 
 from argrad.training.population import Population, Weights, per_weight
 
-__all__ = ["PopulationHistory", "train_population"]
+__all__ = ["PopulationHistory", "Stepper", "train_population"]
 
 
 @final
@@ -66,7 +66,7 @@ def train_population(
     device = train.device
     orders = torch.Generator(device).manual_seed(seed)
     torch.manual_seed(seed)
-    stepper = _Stepper(population, train, batch_size)
+    stepper = Stepper(population, train, batch_size)
     per_epoch = len(train) // batch_size
     rows: list[tuple[Tensor, Tensor]] = []
     seconds: list[float] = []
@@ -109,7 +109,7 @@ def train_population(
 
 
 @final
-class _Stepper:
+class Stepper:
     """Steps through the data, by a captured graph where the device can."""
 
     def __init__(self, population: Population, train: Tensor, batch_size: int) -> None:
