@@ -39,10 +39,15 @@ class Schedules:
         if isinstance(estimator, GumbelSoftmax | GumbelRao):
             set_when_new(estimator.temperature, self.temperature, step)
 
+    def constant_from(self, step: int) -> bool:
+        """Whether nothing changes after this step."""
+        decays = (self.epsilon, self.temperature)
+        return step >= self.kl_weight.steps and all(decay is None or decay.rate == 0 for decay in decays)
+
 
 def set_when_new(buffer: Tensor, schedule: Decay | None, step: int) -> None:
     """Write a schedule's value into a buffer, at the steps at which it may have changed."""
-    if schedule is not None and step % (schedule.every if schedule.rate else 1000) == 0:
+    if schedule is not None and (not schedule.rate or step % schedule.every == 0):
         buffer.fill_(schedule(step))
 
 
@@ -80,6 +85,7 @@ class VAETask:
         self.device = train.device
         self.train_size = len(train)
         self.kl_weight = 1.0
+        self.scheduled = True
         if world is not None and world.size > 1:
             for part in module.estimator.modules():
                 if isinstance(part, Estimator | RunningMoments):
@@ -87,8 +93,10 @@ class VAETask:
 
     def set_step(self, step: int) -> None:
         """Set what follows a schedule."""
-        self.kl_weight = self.schedules.kl_weight(step)
-        self.schedules.apply(self.module.estimator, step)
+        if self.scheduled:
+            self.kl_weight = self.schedules.kl_weight(step)
+            self.schedules.apply(self.module.estimator, step)
+            self.scheduled = not self.schedules.constant_from(step)
 
     def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
         """The negative ELBO of each example of this process's share."""

@@ -273,7 +273,8 @@ class _Loop:
         self.layers.manual_seed(seed ^ (1 + self.world.rank))
         self.task.set_step(step)
         total = self.task.losses(whole, self.generator, self.world).sum()
-        self.optimiser.zero_grad(set_to_none=True)
+        for parameter in self.parameters:  # what zero_grad() does, without what it does around it
+            parameter.grad = None
         total.backward(self._one_over(len(whole), total))
         self.world.add_up_gradients(self.parameters)
         self.optimiser.step()
