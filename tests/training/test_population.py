@@ -13,6 +13,7 @@ from argrad.training.population import Member, Population, stack_networks
 from argrad.training.population_loop import train_population
 
 PIXELS, SEEDS = 20, (0, 1)
+MIXED = {"direct and exact": ("direct", "exact"), "both relaxations": ("straight-through", "gumbel-softmax")}
 
 
 def networks(values: int, seed: int):
@@ -21,10 +22,11 @@ def networks(values: int, seed: int):
 
 
 def make_members(method: str, rate: float) -> list[Member]:
+    one, other = MIXED.get(method, (method, method))
     return [
-        Member(4, method),
-        Member(7, method, epsilon=0.3),
-        Member(5, method, epsilon=0.1, learning_rate=rate, kl_weight=0.5),
+        Member(4, one),
+        Member(7, other, epsilon=0.3),
+        Member(5, one, epsilon=0.1, learning_rate=rate, kl_weight=0.5),
     ]
 
 
@@ -37,7 +39,7 @@ def estimator_of(member: Member):
 
 
 @pytest.mark.parametrize("rate", [1e-3, 3e-3], ids=["one rate", "two rates"])
-@pytest.mark.parametrize("method", ["exact", "direct", "gumbel-softmax", "straight-through"])
+@pytest.mark.parametrize("method", ["exact", "direct", "gumbel-softmax", "straight-through", *MIXED])
 def test_equals_one_by_one(method, rate, generator):
     members = make_members(method, rate)
     population = Population(stack_networks(networks, members, SEEDS), members)
@@ -49,13 +51,12 @@ def test_equals_one_by_one(method, rate, generator):
     x = (torch.rand(len(SEEDS), 30, PIXELS, generator=generator) > 0.5).float()
     for step in range(50):
         noise = -torch.empty(len(SEEDS), 3, 30, 7).exponential_(generator=generator).log()
-        if step == 0:
-            names = list(population.weights)
-            losses = population.losses(x, noise).mean(-1).sum()
-            gradients = dict(zip(names, torch.autograd.grad(losses, list(population.weights.values())), strict=True))
-            population.epsilon.copy_(torch.tensor([1.0, 0.3, 0.1]).expand(2, 3))  # the look at the gradients is undone
-            population.adaptations.zero_()
-        together = population.step(x, noise)
+        before = population.epsilon.clone(), population.adaptations.clone()
+        gradients, losses = population.gradients(x, noise, measure=True)
+        together = losses.mean(-1)
+        population.epsilon.copy_(before[0])  # the look is undone
+        population.adaptations.copy_(before[1])
+        population.step(x, noise)
         for (s, g), (module, optimiser) in single.items():
             member = members[g]
             loss = module.losses(x[s], kl_weight=member.kl_weight, noise=noise[s, g, :, : member.values]).mean()
@@ -75,6 +76,24 @@ def test_equals_one_by_one(method, rate, generator):
         module = single[0, g][0]
         assert float(elbo[0, g]) == pytest.approx(float(module.negative_elbo(x[0]).mean()), abs=1e-4)
         assert float(nll[0, g]) == pytest.approx(float(module.negative_log_likelihood(x[0]).mean()), abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["exact", "direct", "gumbel-softmax", "straight-through"])
+def test_padding_changes_nothing(method, generator):
+    """A member alone has no impossible codes; beside a larger one it has."""
+    x = (torch.rand(len(SEEDS), 30, PIXELS, generator=generator) > 0.5).float()
+    noise = -torch.empty(len(SEEDS), 2, 30, 7).exponential_(generator=generator).log()
+    pair = [Member(4, method, epsilon=0.3, kl_weight=0.5), Member(7, method)]
+    padded = Population(stack_networks(networks, pair, SEEDS), pair)
+    alone = Population(stack_networks(networks, pair[:1], SEEDS), pair[:1])
+    assert padded.padded
+    assert not alone.padded
+    gradients, losses = alone.gradients(x, noise[:, :1, :, :4], measure=True)
+    all_gradients, with_others = padded.gradients(x, noise, measure=True)
+    torch.testing.assert_close(losses, with_others[:, :1])
+    torch.testing.assert_close(gradients["scores"], all_gradients["scores"][:, :1, :, :4])
+    torch.testing.assert_close(gradients["leave"], all_gradients["leave"][:, :1], atol=1e-6, rtol=1e-5)
+    assert (all_gradients["codes"][:, 0, :, 4:] == 0).all()
 
 
 def test_both_kinds_do_not_mix():

@@ -8,8 +8,10 @@ loss; seeds are fixed; every choice is made on validation. All rows train the ne
 Rows: ``exact``, the paper's "unbiased"; ``direct``, one rule for ε in all cells, chosen on validation among those in
 :data:`DIRECT_RULES`; ``gumbel-softmax`` and ``straight-through`` with the authors' temperatures (theirs was
 straight-through); ``as-published``, the authors' ε and no KL in the gradient; ``best``, our recipe, chosen on
-validation among :data:`RECIPES`: the same model and objective with dead codes revived. Beside them the mixture that the
-model is, fitted by EM on the same images: its −log p(x) is what the rows' ``nll`` can reach.
+validation among :func:`recipes`: the same model and objective with dead codes revived, from the best of several
+restarts. A restart trains for a few epochs from first weights of its own; for each k and seed, validation says which
+goes on, for as many epochs as the other rows have. Beside them the mixture that the model is, fitted by EM on the same
+images: its −log p(x) is what the rows' ``nll`` can reach.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from argrad.experiments.bernoulli_mixture import fit_mixture, mixture_nll
-from argrad.experiments.provenance import provenance
+from argrad.experiments.paper_model import load_bits, networks, quickly
+from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.published import TABLE_1
-from argrad.models.vae_module import default_networks
 from argrad.training import Decay
-from argrad.training.population import Member, Population, stack_networks
+from argrad.training.population import Member, Population, Weights, join_members, pick_members, stack_networks
 from argrad.training.population_loop import PopulationHistory, train_population
 
 __all__ = ["Table1", "format_table", "run", "run_dataset", "summarise"]
@@ -35,7 +37,10 @@ __all__ = ["Table1", "format_table", "run", "run_dataset", "summarise"]
 PAPER_EPSILON = Decay(1.0, minimum=0.1, rate=1e-5, every=500)
 PAPER_TEMPERATURE = Decay(1.0, minimum=0.1, rate=1e-5, every=1000)
 DIRECT_RULES = ("direct ε=0.1", "direct auto")
-RECIPES = ("exact, revived", "direct ε=0.1, revived")
+WITH_CURVES = ("exact", "direct ε=0.1", "direct auto", "gumbel-softmax", "straight-through")
+"""Rows whose test loss by epoch is kept: Figures 2 and 6."""
+RESTART_SEEDS = 1000
+"""Restart r of a seed has first weights number seed + r · this; restart 0 is where the other rows start."""
 
 
 @final
@@ -55,6 +60,10 @@ class Table1:
     """Images per step."""
     revive_share: float = 0.5
     """The share of the epochs after which dead codes are still revived, in the recipes that do."""
+    restarts: int = 8
+    """First weights that each seed of a recipe may choose from."""
+    restart_epochs: int = 30
+    """Epochs after which validation chooses among them."""
     em_restarts: int = 8
     """Restarts of EM, of which validation chooses one."""
     em_iterations: int = 200
@@ -68,18 +77,33 @@ class Table1:
         """The settings with ``quick`` spelt out."""
         if not self.quick:
             return self
-        changed = {"values": (10, 50), "seeds": (0,), "epochs": 3, "em_restarts": 2, "em_iterations": 30}
-        return Table1(**{**asdict(self), **changed})
+        return quickly(
+            self,
+            values=(10, 50),
+            seeds=(0,),
+            epochs=3,
+            restarts=2,
+            restart_epochs=1,
+            em_restarts=2,
+            em_iterations=30,
+        )
 
 
 def members_that_read_a_table(settings: Table1) -> dict[str, list[Member]]:
     """Exact and direct rows by name, one member per k."""
-    until = round(settings.revive_share * settings.epochs)
     return {
         "exact": [Member(k, "exact") for k in settings.values],
         "direct ε=0.1": [Member(k, "direct", epsilon=0.1) for k in settings.values],
         "direct auto": [Member(k, "direct", epsilon="auto") for k in settings.values],
         "as-published": [Member(k, "direct", epsilon=PAPER_EPSILON, kl_weight=0.0) for k in settings.values],
+    }
+
+
+def recipes(settings: Table1) -> dict[str, list[Member]]:
+    """What ``best`` is chosen from, by name, one member per k: all revive dead codes and start from restarts."""
+    until = round(settings.revive_share * settings.epochs)
+
+    return {
         "exact, revived": [Member(k, "exact", revive_until=until) for k in settings.values],
         "direct ε=0.1, revived": [Member(k, "direct", epsilon=0.1, revive_until=until) for k in settings.values],
     }
@@ -93,10 +117,42 @@ def relaxed_members(settings: Table1) -> dict[str, list[Member]]:
     }
 
 
-def networks(values: int, seed: int) -> tuple[nn.Module, nn.Module]:
-    """The paper's networks with the first weights of a seed."""
-    torch.manual_seed(seed)
-    return default_networks((784,), values)
+def first_weights(members: list[Member], settings: Table1, pixels: int, restart: int = 0) -> Weights:
+    """Stacked first weights, by seed and restart."""
+    return stack_networks(networks(pixels), members, [seed + RESTART_SEEDS * restart for seed in settings.seeds])
+
+
+def best_restarts(
+    members: list[Member], train: Tensor, validation: Tensor, settings: Table1, progress: Callable[[str], object]
+) -> tuple[Weights, dict[str, Any]]:
+    """Weights to go on from, for every seed and member the best of the restarts on validation, and what they took."""
+    count = len(members)
+    parts = [first_weights(members, settings, train.shape[1], restart) for restart in range(settings.restarts)]
+    stacked = {name: tensor.to(train.device) for name, tensor in join_members(parts).items()}
+    population = Population(stacked, members * settings.restarts)
+    history = train_population(
+        population,
+        train,
+        validation,
+        None,
+        epochs=settings.restart_epochs,
+        batch_size=settings.batch_size,
+        progress=progress,
+    )
+    losses = history.validation[-1].unflatten(1, (settings.restarts, count))
+    chosen = losses.argmin(1) * count + torch.arange(count)
+    return pick_members(population.weights, chosen.to(train.device)), timing_of(population, history)
+
+
+def timing_of(population: Population, history: PopulationHistory) -> dict[str, Any]:
+    """How many models were trained for how many steps, and how long that took."""
+    seconds = float(history.seconds[-1])
+    return {
+        "models": population.seeds * population.count,
+        "steps": history.steps,
+        "seconds": round(seconds, 1),
+        "milliseconds_per_step": round(1000 * seconds / history.steps, 4),
+    }
 
 
 def run_dataset(
@@ -117,11 +173,25 @@ def run_dataset(
         settings: of the experiment.
         progress: is told how far it is.
     """
-    rows, curves, timing = [], {}, {}
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, Any] = {}
+
+    def told(kind: str) -> Callable[[str], object]:
+        return lambda line: progress(f"{name}, {kind}: {line}")
+
+    chosen_from = recipes(settings)
+    flat = [member for group in chosen_from.values() for member in group]
+    started, spent = best_restarts(flat, train, validation, settings, told("restarts"))
+    timing: dict[str, Any] = {"restarted": spent}
     for kind, members in (("table", members_that_read_a_table(settings)), ("relaxed", relaxed_members(settings))):
         flat = [member for group in members.values() for member in group]
-        weights = stack_networks(networks, flat, settings.seeds)
-        population = Population({key: tensor.to(train.device) for key, tensor in weights.items()}, flat)
+        weights = first_weights(flat, settings, train.shape[1])
+        weights = {key: tensor.to(train.device) for key, tensor in weights.items()}
+        if kind == "table":
+            members = {**members, **chosen_from}
+            flat = [member for group in members.values() for member in group]
+            weights = join_members([weights, started])
+        population = Population(weights, flat)
         history = train_population(
             population,
             train,
@@ -129,29 +199,22 @@ def run_dataset(
             test,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
-            progress=lambda line, kind=kind: progress(f"{name}, {kind}: {line}"),  # type: ignore[misc]
+            progress=told(kind),
         )
-        seconds = float(history.seconds[-1])
-        timing[kind] = {
-            "models": len(flat) * len(settings.seeds),
-            "steps": history.steps,
-            "seconds": round(seconds, 1),
-            "milliseconds_per_step": round(1000 * seconds / history.steps, 4),
-        }
-        groups = [(method, number) for method, group in members.items() for number in range(len(group))]
-        rows += read_rows(name, groups, flat, population, history, validation, test)
-        for index, (method, _) in enumerate(groups):
-            curves[f"{method} k={flat[index].values}"] = [
-                round(v, 2) for v in history.test[:, :, index].mean(1).tolist()
-            ]
+        timing[kind] = timing_of(population, history)
+        methods = [method for method, group in members.items() for _ in group]
+        rows += read_rows(name, methods, population, history, validation, test)
+        for index, method in enumerate(methods):
+            if method in WITH_CURVES:
+                by_seed = history.test[:, :, index].T.tolist()
+                curves[f"{method} k={flat[index].values}"] = [[round(v, 2) for v in seed] for seed in by_seed]
     em, em_seconds = fit_em(name, train, validation, test, settings)
     return {"rows": rows + em, "curves": curves, "timing": {**timing, "em_seconds": em_seconds}}
 
 
 def read_rows(
     name: str,
-    groups: list[tuple[str, int]],
-    members: list[Member],
+    methods: list[str],
     population: Population,
     history: PopulationHistory,
     validation: Tensor,
@@ -161,11 +224,11 @@ def read_rows(
     chosen, _ = population.evaluate(validation, history.best)
     loss, nll = population.evaluate(test, history.best)
     rows = []
-    for index, (method, _) in enumerate(groups):
+    for index, method in enumerate(methods):
         rows.append(
             {
                 "dataset": name,
-                "k": members[index].values,
+                "k": population.members[index].values,
                 "method": method,
                 "test_loss": [round(v, 4) for v in loss[:, index].tolist()],
                 "nll": [round(v, 4) for v in nll[:, index].tolist()],
@@ -207,7 +270,7 @@ def mean(numbers: list[float]) -> float:
 def summarise(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Add the rows ``direct`` and ``best``: the rule and the recipe with the least validation loss over all cells."""
     choices = {}
-    for label, candidates in (("direct", DIRECT_RULES), ("best", RECIPES)):
+    for label, candidates in (("direct", DIRECT_RULES), ("best", tuple(recipes(Table1())))):
         totals = {
             method: mean([mean(row["validation_loss"]) for row in rows if row["method"] == method])
             for method in candidates
@@ -224,20 +287,13 @@ def summarise(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[st
 
 def run(settings: Table1, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The whole table, from the catalogue's data sets."""
-    from argrad.data import load
     from argrad.models.vae_run import choose_device
 
+    command = command_line("argrad reproduce table1", settings)
     settings = settings.effective()
     device = choose_device(settings.device)
-    parts = {}
-    for name in settings.datasets:
-        images = load(name)
-        bits = [
-            images.values(split).flatten(1).to(torch.uint8).to(device)
-            for split in (images.train, images.validation, images.test)
-        ]
-        parts[name] = run_dataset(name, bits[0], bits[1], bits[2], settings, progress)
-    return assemble(parts, settings, "argrad reproduce table1" + (" --quick" if settings.quick else ""))
+    parts = {name: run_dataset(name, *load_bits(name, device), settings, progress) for name in settings.datasets}
+    return assemble(parts, settings, command)
 
 
 def assemble(parts: dict[str, dict[str, Any]], settings: Table1, command: str) -> dict[str, Any]:

@@ -23,13 +23,12 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.optim.adam import adam
 
-from argrad.estimators.base import attach
 from argrad.estimators.direct import adaptation_terms, closer_epsilon
 from argrad.latents import Categorical
-from argrad.noise import gumbel
+from argrad.latents.categorical import one_hot_argmax
 from argrad.training.schedules import Decay
 
-__all__ = ["Member", "Method", "Population", "Weights", "per_weight", "stack_networks"]
+__all__ = ["Member", "Method", "Population", "Weights", "join_members", "per_weight", "pick_members", "stack_networks"]
 
 Method = Literal["exact", "direct", "gumbel-softmax", "straight-through"]
 RELAXED = ("gumbel-softmax", "straight-through")
@@ -103,6 +102,31 @@ def stack_networks(
     return {name: tensor.contiguous() for name, tensor in weights.items()}
 
 
+MEMBER_DIMENSION = {name: 2 if name == "enter" else 1 for name in NAMES}
+"""Where stacked weights list the members."""
+
+
+def join_members(parts: Sequence[Weights]) -> Weights:
+    """Stacked weights of several groups of members, one group after the other, padded to the largest k."""
+    most = max(part["scores"].shape[-1] for part in parts)
+
+    def padded(part: Weights, name: str) -> Tensor:
+        missing = most - part["scores"].shape[-1] if name in ("scores", "scores_bias", "codes") else 0
+        return nn.functional.pad(part[name], (0, missing)) if missing else part[name]
+
+    return {name: torch.cat([padded(part, name) for part in parts], MEMBER_DIMENSION[name]) for name in NAMES}
+
+
+def pick_members(weights: Weights, chosen: Tensor) -> Weights:
+    """For each seed other members out of the stacked ones: ``chosen`` holds their numbers, ``[S, G]``."""
+    picked = {}
+    for name, tensor in weights.items():
+        dim = MEMBER_DIMENSION[name]
+        rows = [row.index_select(dim - 1, numbers) for row, numbers in zip(tensor, chosen, strict=True)]
+        picked[name] = torch.stack(rows).detach()
+    return picked
+
+
 @final
 class Population:
     """S × G models, all of which read the table of costs (exact, direct) or all decode a relaxed code.
@@ -137,6 +161,10 @@ class Population:
 
         sizes = torch.tensor([member.values for member in members], device=device)
         self.impossible = (torch.arange(self.values, device=device) >= sizes[:, None])[None, :, None, :]
+        self.padded = any(member.values < self.values for member in members)
+        methods = {member.method for member in members}
+        self.any_exact, self.any_direct = "exact" in methods, "direct" in methods
+        self.any_soft, self.any_hard = "gumbel-softmax" in methods, "straight-through" in methods
         self.log_values = sizes.log().expand(self.seeds, self.count).clone()
         self.learning_rate = per_member([member.learning_rate for member in members])
         self.temperature = per_member([at_start(member.temperature) for member in members])
@@ -145,6 +173,14 @@ class Population:
         self.revive_until = per_member([float(member.revive_until) for member in members])
         self.kl_weight = per_member([member.kl_weight for member in members])
         self.epsilon = per_member([at_start(member.epsilon) for member in members])
+        self.scheduled = [
+            (number, setting, values)
+            for number, member in enumerate(members)
+            for setting, values in ((member.epsilon, self.epsilon), (member.temperature, self.temperature))
+            if isinstance(setting, Decay)
+        ]
+        self.batch = 0
+        self.kl_share = self.ends_share = torch.zeros(0, device=device)
         self.auto = any(member.epsilon == "auto" and member.method == "direct" for member in members)
         self.adapts = torch.tensor([member.epsilon == "auto" for member in members], device=device).expand(
             self.seeds, self.count
@@ -156,13 +192,13 @@ class Population:
         rates = {member.learning_rate for member in members}
         self.one_rate = rates.pop() if len(rates) == 1 else None  # one rate for all takes one pass over the weights
 
-    def scores(self, x: Tensor, weights: Weights | None = None) -> Tensor:
-        """Encoder scores ``[S, G, B, K]`` for x ``[S, B, D]``; padded codes get −inf."""
+    def scores(self, x: Tensor, weights: Weights | None = None, *, mask: bool = True) -> Tensor:
+        """Encoder scores ``[S, G, B, K]`` for x ``[S, B, D]``; padded codes get −inf, unless they are not masked."""
         w = weights or self.weights
         hidden = torch.bmm(x, w["enter"].flatten(2)).unflatten(-1, (self.count, self.hidden)).transpose(1, 2)
         hidden = (hidden + w["enter_bias"].unsqueeze(-2)).relu()
         scores: Tensor = hidden @ w["scores"] + w["scores_bias"].unsqueeze(-2)
-        return scores.masked_fill(self.impossible, -torch.inf)
+        return scores.masked_fill(self.impossible, -torch.inf) if mask and self.padded else scores
 
     def table(self, x: Tensor, weights: Weights | None = None) -> Tensor:
         """The cost of every code, ``[S, G, B, K]``."""
@@ -180,34 +216,100 @@ class Population:
         negative_entropy: Tensor = (p * log_p.masked_fill(self.impossible, 0.0)).sum(-1)
         return negative_entropy + self.log_values.unsqueeze(-1)
 
-    def losses(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """The negative ELBO of each model and example, ``[S, G, B]``, carrying the gradient estimates.
+    def step(self, x: Tensor, noise: Tensor | None = None) -> None:
+        """One training step of every model.
 
         Args:
             x: bits ``[S, B, D]``.
             noise: Gumbel noise ``[S, G, B, K]``; drawn where it is None.
         """
-        scores = self.scores(x)
-        if noise is None:
-            noise = gumbel(scores.shape, device=scores.device)
-        latent = Categorical(scores, validate=False)
-        kl = self.kl_weight.unsqueeze(-1) * self.kl(scores)
+        self._adam(self.gradients(x, noise)[0])
+
+    def gradients(
+        self, x: Tensor, noise: Tensor | None = None, *, measure: bool = False
+    ) -> tuple[Weights, Tensor | None]:
+        """The gradient estimate of each model's mean negative ELBO and, only if measured, its losses ``[S, G, B]``.
+
+        The gradient at the scores and at the table of costs is known in closed form; autograd goes on from there,
+        through the networks. Models do not share weights, so the gradients of their sum are each model's own.
+        """
+        self._share_among(x.shape[-2])
+        scores = self.scores(x, mask=False)
+        known = scores.detach().masked_fill(self.impossible, -torch.inf) if self.padded else scores.detach()
+        towards_kl, negative_entropy = self._gradient_of_kl(known)
         if self.relaxed:
-            relaxed = latent.relax(scores + noise, self.temperature[..., None, None])
-            if any(member.method == "straight-through" for member in self.members):
-                through = latent.solve(scores + noise) + (relaxed - relaxed.detach())
-                relaxed = torch.where(self.hard, through, relaxed)
-            return self.decode_and_compare(x, relaxed) + kl
-        costs = self.table(x)
-        perturbed, epsilon = scores.detach() + noise, self.epsilon[..., None, None]
-        table = costs.detach() - costs.detach().mean(-1, keepdim=True)  # an offset would swallow the noise
-        z = latent.solve(perturbed)
-        direct = (z - latent.solve(perturbed - epsilon * table)) / epsilon
-        weight = torch.where(self.exact, latent.mean().detach(), z)
-        gradient = torch.where(self.exact, latent.gradient_of_mean(table), direct)
+            losses = self.decode_and_compare(x, self._relax(scores, noise))
+            ends, starts = [losses, scores], [torch.full_like(losses, 1 / x.shape[-2]), towards_kl]
+            losses = losses.detach()
+        else:
+            costs = self.table(x)
+            at_scores, at_costs = self._gradients_from_table(known, costs.detach(), noise, towards_kl)
+            ends, starts = [scores, costs], [at_scores, at_costs]
+            losses = (costs.detach() * at_costs).sum(-1) * x.shape[-2] if measure else costs
+        names = list(self.weights)
+        found = torch.autograd.grad(ends, [self.weights[name] for name in names], starts)
+        gradients = dict(zip(names, found, strict=True))
+        if not measure:
+            return gradients, None
+        kl = self.kl_weight.unsqueeze(-1) * (negative_entropy + self.log_values.unsqueeze(-1))
+        return gradients, losses + kl
+
+    def _share_among(self, batch: int) -> None:
+        """What does not change as long as batches are of one size: an example's share of the KL and of a move."""
+        if batch != self.batch:
+            self.batch = batch
+            self.kl_share = self.kl_weight[..., None, None] / batch
+            self.ends_share = torch.tensor([1.0, -1.0], device=self.kl_weight.device) / batch
+
+    def _gradient_of_kl(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of the mean weighted KL at the scores, p (log p − Σ p log p) / B, and Σ p log p."""
+        log_p = scores.log_softmax(-1)
+        p = log_p.exp()
+        weighted = p * (log_p.masked_fill_(self.impossible, 0.0) if self.padded else log_p)
+        negative_entropy = weighted.sum(-1, keepdim=True)
+        gradient = torch.addcmul(weighted, p, negative_entropy, value=-1)
+        return gradient.mul_(self.kl_share), negative_entropy.squeeze(-1)
+
+    def _perturb(self, scores: Tensor, noise: Tensor | None) -> Tensor:
+        """Scores plus Gumbel noise, which is minus the log of an exponential variable."""
+        if noise is not None:
+            return scores + noise
+        waits = torch.empty_like(scores, requires_grad=False).exponential_()
+        return scores - waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()  # 0 would make an infinity
+
+    def _gradients_from_table(
+        self, scores: Tensor, costs: Tensor, noise: Tensor | None, towards_kl: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients of the mean loss at the scores and at the costs."""
+        share = 1 / scores.shape[-2]
+        if self.any_exact:
+            p = scores.softmax(-1)
+            exact = torch.addcmul(towards_kl, p, costs - (p * costs).sum(-1, keepdim=True), value=share)
+            if not self.any_direct:
+                return exact, p * share
+        perturbed, epsilon = self._perturb(scores, noise), self.epsilon[..., None, None]
+        # Offsets of hundreds, times ε of about 0.1, still leave the noise all its digits that matter.
+        better = torch.addcmul(perturbed, costs, epsilon, value=-1).argmax(-1, keepdim=True)
+        index = perturbed.argmax(-1, keepdim=True)
+        both = torch.cat([index, better], -1)
+        moves = (self.ends_share / epsilon).expand(both.shape)
+        direct = towards_kl.scatter_add_(-1, both, moves)
+        at_costs = torch.zeros_like(costs).scatter_(-1, index, share)
         if self.auto:
-            self._adapt(latent, table)
-        return attach((costs * weight).sum(-1), scores, gradient) + kl
+            self._adapt(Categorical(scores, validate=False), costs - costs.gather(-1, index))
+        if self.any_exact:
+            return torch.where(self.exact, exact, direct), torch.where(self.exact, p * share, at_costs)
+        return direct, at_costs
+
+    def _relax(self, scores: Tensor, noise: Tensor | None) -> Tensor:
+        """Relaxed codes, ``[S, G, B, K]``; with straight-through, one-hot ones with the gradient of relaxed ones."""
+        masked = scores.masked_fill(self.impossible, -torch.inf) if self.padded else scores
+        perturbed = self._perturb(masked, noise)
+        relaxed = (perturbed / self.temperature[..., None, None]).softmax(-1)
+        if not self.any_hard:
+            return relaxed
+        through = one_hot_argmax(perturbed) + (relaxed - relaxed.detach())
+        return torch.where(self.hard, through, relaxed) if self.any_soft else through
 
     def decode_and_compare(self, x: Tensor, z: Tensor) -> Tensor:
         """−log p(x|z) for one code per model and example, ``[S, G, B]``."""
@@ -225,15 +327,6 @@ class Population:
         )
         self.epsilon.copy_(torch.where(self.adapts, closer, self.epsilon))
         self.adaptations.add_(informative)
-
-    def step(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """One training step of every model on x ``[S, B, D]``; returns the mean losses ``[S, G]``."""
-        losses = self.losses(x, noise)
-        names = list(self.weights)
-        # Models do not share weights, so the gradient of the sum is each model's own gradient.
-        gradients = torch.autograd.grad(losses.mean(-1).sum(), [self.weights[name] for name in names])
-        self._adam(dict(zip(names, gradients, strict=True)))
-        return losses.detach().mean(-1)
 
     @torch.no_grad()
     def _adam(self, gradients: Weights) -> None:
@@ -266,10 +359,9 @@ class Population:
 
     def apply_schedules(self, step: int) -> None:
         """Set ε and τ for a step; a captured graph reads them from where they are."""
-        for number, member in enumerate(self.members):
-            for setting, values in ((member.epsilon, self.epsilon), (member.temperature, self.temperature)):
-                if isinstance(setting, Decay) and step % setting.every == 0:
-                    values[:, number] = setting(step)
+        for number, setting, values in self.scheduled:
+            if step % setting.every == 0:
+                values[:, number] = setting(step)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, weights: Weights | None = None, chunk: int = 2000) -> tuple[Tensor, Tensor]:

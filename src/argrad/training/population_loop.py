@@ -28,7 +28,7 @@ class PopulationHistory:
     validation: Tensor
     """Negative ELBO after each epoch."""
     test: Tensor
-    """Negative ELBO after each epoch."""
+    """Negative ELBO after each epoch; nothing where there was no test."""
     best_epoch: Tensor
     """The epoch of the least validation loss, counted from 1."""
     best: Weights
@@ -44,7 +44,7 @@ def train_population(
     population: Population,
     train: Tensor,
     validation: Tensor,
-    test: Tensor,
+    test: Tensor | None,
     *,
     epochs: int,
     batch_size: int = 100,
@@ -57,7 +57,7 @@ def train_population(
         population: on its device.
         train: bits ``[N, D]``, uint8, on the same device.
         validation: bits, to choose the best epoch by.
-        test: bits, to record; nothing is chosen by them.
+        test: bits, to record, or None; nothing is chosen by them.
         epochs: passes over the data.
         batch_size: examples per step and model.
         seed: of the orders; the device's own generator is seeded with it too.
@@ -68,7 +68,8 @@ def train_population(
     torch.manual_seed(seed)
     stepper = Stepper(population, train, batch_size)
     per_epoch = len(train) // batch_size
-    rows: list[tuple[Tensor, Tensor]] = []
+    on_validation: list[Tensor] = []
+    on_test: list[Tensor] = []
     seconds: list[float] = []
     best_loss = torch.full((population.seeds, population.count), torch.inf, dtype=torch.float64, device=device)
     best_epoch = torch.zeros_like(best_loss, dtype=torch.int64)
@@ -92,14 +93,16 @@ def train_population(
         for name, tensor in population.weights.items():
             mask = per_weight(better, name, tensor.dim())
             best[name].copy_(torch.where(mask, tensor.detach(), best[name]))
-        rows.append((elbo.cpu(), population.evaluate(test)[0].cpu()))
+        on_validation.append(elbo.cpu())
+        if test is not None:
+            on_test.append(population.evaluate(test)[0].cpu())
         if epoch <= most_revivals:
             revived += population.revive(population.usage(train[:5000]), epoch)
         if progress and (epoch == 1 or epoch == epochs or epoch % max(1, epochs // 10) == 0):
             progress(f"epoch {epoch}/{epochs}: validation {elbo.mean():.2f}, {spent:.0f} s")
     return PopulationHistory(
-        torch.stack([row[0] for row in rows]),
-        torch.stack([row[1] for row in rows]),
+        torch.stack(on_validation),
+        torch.stack(on_test) if on_test else torch.zeros(0, *best_loss.shape),
         best_epoch.cpu(),
         best,
         torch.tensor(seconds),
