@@ -8,7 +8,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from argrad import Bits, Categorical, Exact, Latent
+from argrad import Bits, Categorical, Exact, Latent, Permutation
 from argrad.estimators import Estimator
 
 CHANCE = 1e-4
@@ -46,7 +46,7 @@ class Problem:
 
 
 def make(name: str, seed: int = 0, scale: float = 1.0) -> Problem:
-    """One of the problems in :data:`PROBLEMS`, in float64."""
+    """One of the problems in :data:`PROBLEMS`, or "permutation", in float64."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -64,6 +64,8 @@ def make(name: str, seed: int = 0, scale: float = 1.0) -> Problem:
         logits = normal(2, 5)
         logits[:, 1] = -torch.inf
         latent = Categorical(logits)
+    elif name == "permutation":
+        latent = Permutation(normal(2, 3, 3), law="perturb")
     else:
         logits = normal(2, 3)
         logits[:, 1] = -torch.inf

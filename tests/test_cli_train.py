@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +217,16 @@ def start(*arguments: str) -> subprocess.Popen:
     )
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As many as the processes that :func:`start` makes: the last digit of a product may depend on it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_saves_and_says_how_to_go_on(number, capsys):
     arguments = ["--hidden", "16", "--epochs", "4", "--seed", "5", "--batch-size", "10"]

@@ -1,5 +1,6 @@
 """Costs against naive element-by-element losses, the decoder work they share, and their errors."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from argrad import Bits, Categorical, Latent, Reconstruction, TableCost
 from argrad.costs import all_costs, check_shape, evaluate, has_table, in_chunks, single_changes, table
+from argrad.latents import Variables
+from structured_latents import CASES, PLAIN, spread
 
 LIKELIHOODS = ["bernoulli", "gaussian", "categorical"]
 CLASSES = 3
@@ -425,6 +428,39 @@ def test_plain_functions(name, batch):
     changes = single_changes(cost, q, q.mode())
     assert changes.shape == q.table_shape
     assert not changes.requires_grad
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("kind", ["function", "reconstruction", "sum"])
+def test_structures(name, kind):
+    q = CASES[name]()
+    event = tuple(range(-q.event_dims, 0))
+    weights = torch.randn(q.event_shape, generator=torch.Generator().manual_seed(0)).double()
+
+    def function(z: Tensor) -> Tensor:
+        return (z * weights).sum(event).square()
+
+    x = torch.rand(2, 7, generator=torch.Generator().manual_seed(1)).double()
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(q.event_shape), 7)).double()
+    shared = Reconstruction(x, decoder)
+    cost = {"function": function, "reconstruction": shared, "sum": shared + function}[kind]
+    naive = evaluate(cost, q, spread(q)).movedim(0, -1)
+    torch.testing.assert_close(all_costs(cost, q), naive)
+    z = q.sample(generator=torch.Generator().manual_seed(2))
+    if not isinstance(q, Variables):
+        with pytest.raises(ValueError, match="has no single changes") as error:
+            single_changes(cost, q, z)
+        assert "\n" not in str(error.value)
+        return
+    table = single_changes(cost, q, z)
+    assert table.shape == q.table_shape
+    one_hot = z if q.event_dims == 2 else torch.stack([1 - z, z], -1)
+    for variable, value in itertools.product(range(q.variables), range(q.values)):
+        changed = one_hot.clone()
+        changed[:, variable] = torch.eye(q.values)[value].double()
+        changed = changed if q.event_dims == 2 else changed[..., 1]
+        torch.testing.assert_close(table[:, variable, value], evaluate(cost, q, changed).detach())
 
 
 def test_one_value_has_no_changes():

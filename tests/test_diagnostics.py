@@ -363,3 +363,21 @@ def test_shapes_and_impossible_values(q: argrad.Latent) -> None:
         assert math.isfinite(row.variance), row
         if row.unbiased:
             assert row.bias <= 4 * row.bias_error, row
+
+
+@pytest.mark.parametrize("law", ["gibbs", "perturb"])
+def test_structured_latents(law):
+    generator = torch.Generator().manual_seed(0)
+    q = argrad.PairwiseBits(torch.randn(2, 3, generator=generator), torch.randn(3, 3, generator=generator), law=law)
+    measured = [argrad.Exact(), argrad.Reinforce(2), argrad.Direct(0.5), argrad.Direct(0.5, changes="gradient")]
+    if law == "perturb":
+        measured.append(argrad.DebiasedDirect())  # the only kind that can be the reference here
+    result = diagnose(q, lambda z: (z.sum(-1) - 1).square(), samples=200, estimators=measured)
+    left_out = {item.name: item.reason for item in result.left_out}
+    if law == "gibbs":
+        assert result.reference == "exact"
+        assert not left_out
+    else:
+        assert "not known under law='perturb'" in left_out["Exact"]
+        assert "Reinforce" in left_out
+    assert result.row("Direct(0.5, changes='gradient')").milliseconds > 0

@@ -47,7 +47,9 @@ def test_the_table_says_what_the_estimator_declares(name):
         Categorical(torch.zeros(2, 3, 4), event_dims=2),
         Bits(torch.zeros(2, 6)),
     )
-    assert row["Latents"] == ("any" if estimator.supports(one) else "bits")
+    assert row["Latents"] == (
+        "any" if estimator.supports(one) else "bits" if estimator.supports(bits) else "permutations"
+    )
     for latent in (one, several, bits):
         if estimator.supports(latent):
             expected = formula(row["Evaluations per example"], n=latent.variables, k=latent.values, S=1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, softplus
 from torch.utils.checkpoint import checkpoint
 
-from argrad.latents import Latent
+from argrad.latents import Latent, Variables
 from argrad.latents.base import can_read_values
 
 __all__ = [
@@ -56,7 +56,7 @@ class SharedCost(ABC):
         """The cost of all k codes of one categorical variable, ``[*batch, k]``, differentiable."""
 
     @abstractmethod
-    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
         """The cost of z with each variable set to each value, of ``latent.table_shape``, without gradient."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ def has_table(cost: Cost, latent: Latent) -> bool:
 
 def table(cost: Cost, latent: Latent) -> Tensor:
     """The cost of all codes of one categorical variable, ``[*batch, k]``."""
-    shape = (*latent.batch_shape, latent.values)
+    shape = (*latent.batch_shape, latent.event_shape[-1])
     if has_table(cost, latent):
         return check_shape(cost.table(latent), shape, "cost.table(latent)")  # type: ignore[attr-defined]
     return all_costs(cost, latent)
@@ -135,6 +135,11 @@ def single_changes(cost: Cost, latent: Latent, z: Tensor, value: Tensor | None =
     Returns:
         ``[*batch, k]`` for one categorical variable, else ``[*batch, n, values]``.
     """
+    if not isinstance(latent, Variables):
+        raise ValueError(
+            f"{latent!r} has no single changes: changing one part of a structure leaves the set; use the gradient of "
+            "the cost, or all structures"
+        )
     if has_table(cost, latent):
         return table(cost, latent).detach()
     if isinstance(cost, SharedCost):
@@ -147,7 +152,7 @@ def single_changes(cost: Cost, latent: Latent, z: Tensor, value: Tensor | None =
 
 
 def evaluate_single_changes(
-    cost: Cost, latent: Latent, z: Tensor, value: Tensor | None, bytes_per_row: int, memory_limit: int
+    cost: Cost, latent: Variables, z: Tensor, value: Tensor | None, bytes_per_row: int, memory_limit: int
 ) -> Tensor:
     """Single changes by evaluating the cost at each of them, a chunk of changes for the whole batch at a time."""
     with torch.no_grad():
@@ -223,16 +228,16 @@ class TableCost(SharedCost):
 
     def table(self, latent: Latent) -> Tensor:
         """The values themselves."""
-        self._check(latent.is_one_of_k, latent.values)
+        self._check(latent.is_one_of_k, latent.event_shape[-1])
         own, batch = self.values.shape[:-1], latent.batch_shape
         if len(own) > len(batch) or any(a not in (1, b) for a, b in zip(reversed(own), reversed(batch), strict=False)):
             raise ValueError(
                 f"this TableCost has values of shape {tuple(self.values.shape)}, which do not fit {latent!r}; "
                 "give one row per example, or one row for all"
             )
-        return self.values.expand(*latent.batch_shape, latent.values)
+        return self.values.expand(*latent.batch_shape, latent.event_shape[-1])
 
-    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
         """The values themselves."""
         return self.table(latent).detach()
 
@@ -328,7 +333,7 @@ class Reconstruction(SharedCost):
         """All k codes: the decoder runs k times in all."""
         return self.all(latent)
 
-    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
         """Every single change, the whole batch and as many changes at a time as the memory limit allows."""
         self._refuse_random_layers()
         examples = max(1, z.numel() // math.prod(latent.event_shape))
@@ -468,7 +473,7 @@ class _Sum(SharedCost):
     def table(self, latent: Latent) -> Tensor:
         return table(self.parts[0], latent) + table(self.parts[1], latent)
 
-    def single_changes(self, latent: Latent, z: Tensor, value: Tensor | None = None) -> Tensor:
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
         return single_changes(self.parts[0], latent, z) + single_changes(self.parts[1], latent, z)
 
     def all(self, latent: Latent) -> Tensor:

@@ -166,7 +166,7 @@ def test_without_noise_it_is_direct_loss_minimisation():
         ({"epsilon": math.inf}, "finite and not 0"),
         ({"epsilon": "automatic"}, 'a number or "auto"'),
         ({"changes": 0}, "random changes >= 1"),
-        ({"changes": "all"}, '"single", "gradient"'),
+        ({"changes": "every"}, '"single", "gradient"'),
         ({"two_sided": True, "target": torch.zeros(1)}, "two_sided=False"),
         ({"averaging": 0}, "positive number"),
     ],

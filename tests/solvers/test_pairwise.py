@@ -229,8 +229,8 @@ def solve_compiled_matching():
 
 def test_threads_are_those_of_pytorch():
     numba = pytest.importorskip("numba")
+    before = torch.get_num_threads()  # asking numba sets it
     threads, inside = numba.get_num_threads(), []
-    before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         from argrad.solvers.pairwise_compiled import run

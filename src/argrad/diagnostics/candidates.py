@@ -12,18 +12,23 @@ from argrad.costs import Cost, SharedCost, evaluate
 from argrad.diagnostics.diagnosis import LeftOut, Setting
 from argrad.estimators import (
     Arm,
+    BlackboxDifferentiation,
+    DebiasedDirect,
     Direct,
     DisArm,
     Estimator,
     Exact,
     GumbelRao,
+    GumbelSinkhorn,
     GumbelSoftmax,
+    ImplicitMLE,
     LocalExpectation,
+    PerturbedOptimizer,
     Rebar,
     Reinforce,
     Relax,
 )
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["candidates", "learnt_note", "name_of", "settings_of", "why_not", "why_not_differentiable"]
 
@@ -38,12 +43,19 @@ def candidates(latent: Latent, epsilons: Sequence[float], temperatures: Sequence
     estimators: list[Estimator] = [Exact(), LocalExpectation()]
     estimators += [Direct(epsilon, two_sided=sides) for sides in (False, True) for epsilon in epsilons]
     estimators += [Direct("auto"), Direct("auto", two_sided=True)]
-    if latent.variables > 1:
+    if not isinstance(latent, Factorised):
+        estimators += [Direct(epsilon, changes="gradient") for epsilon in epsilons]
+    elif latent.variables > 1:
         estimators += [Direct("auto", changes="gradient")]
     estimators += [GumbelSoftmax(tau, straight_through=hard) for hard in (False, True) for tau in temperatures]
     estimators += [GumbelRao()]
     estimators += [Reinforce(baseline="none"), Reinforce(), Reinforce(baseline="learnt"), Reinforce(4)]
     estimators += [Rebar(), Relax(), Arm(), DisArm()]
+    estimators += [DebiasedDirect(), DebiasedDirect(draws=8)]
+    if not isinstance(latent, Factorised):
+        estimators += [DebiasedDirect(changes=0), DebiasedDirect(changes="gradient")]
+        estimators += [PerturbedOptimizer(), ImplicitMLE("auto"), BlackboxDifferentiation()]
+        estimators += [GumbelSinkhorn(tau, straight_through=hard) for hard in (False, True) for tau in temperatures]
     return estimators
 
 
@@ -56,7 +68,38 @@ def settings_of(estimator: Estimator) -> dict[str, Setting]:
             if estimator.two_sided:
                 settings["two_sided"] = True
             if estimator.changes != "single":
-                settings["changes"] = estimator.changes
+                changes = estimator.changes
+                settings["changes"] = getattr(changes, "__name__", "function") if callable(changes) else changes
+        case DebiasedDirect():
+            if not estimator.auto:
+                settings["epsilon"] = short(estimator.epsilon)
+            if not estimator.two_sided:
+                settings["two_sided"] = False
+            if estimator.changes != "single":
+                changes = estimator.changes
+                settings["changes"] = getattr(changes, "__name__", "function") if callable(changes) else changes
+            if estimator.draws > 1:
+                settings["draws"] = estimator.draws
+        case PerturbedOptimizer():
+            settings["sigma"] = short(estimator.sigma)
+            if estimator.samples != 10:
+                settings["samples"] = estimator.samples
+            if estimator.noise != "gaussian":
+                settings["noise"] = estimator.noise
+        case ImplicitMLE():
+            settings["strength"] = "auto" if estimator.auto else short(estimator.strength)
+            if estimator.samples > 1:
+                settings["samples"] = estimator.samples
+            if estimator.two_sided:
+                settings["two_sided"] = True
+            if estimator.noise != "latent":
+                settings["noise"] = estimator.noise
+        case BlackboxDifferentiation():
+            settings["interpolation"] = short(estimator.interpolation)
+        case GumbelSinkhorn():
+            settings["temperature"] = short(estimator.temperature)
+            if estimator.straight_through:
+                settings["straight_through"] = True
         case GumbelSoftmax():
             settings["temperature"] = short(estimator.temperature)
             if estimator.straight_through:
@@ -82,9 +125,10 @@ def short(number: Tensor) -> float:
 
 def name_of(estimator: Estimator) -> str:
     """How one would write it: ``Exact``, ``Direct(0.1, two_sided=True)``."""
-    first = ("epsilon", "temperature", "samples")
+    first = ("epsilon", "temperature", "samples", "sigma", "strength", "interpolation")
     arguments = ", ".join(
-        f"{value!r}" if name in first else f"{name}={value!r}" for name, value in settings_of(estimator).items()
+        f"{value!r}" if place == 0 and name in first else f"{name}={value!r}"
+        for place, (name, value) in enumerate(settings_of(estimator).items())
     )
     if not arguments and not type(estimator).__module__.startswith("argrad."):
         arguments = estimator.extra_repr()
@@ -95,6 +139,8 @@ def learnt_note(estimator: Estimator, steps: int) -> str:
     """What an estimator with a memory arrived at."""
     if isinstance(estimator, Direct):
         return f"ε settled at {estimator.epsilon.item():.3g} in {steps} steps"
+    if isinstance(estimator, ImplicitMLE):
+        return f"α settled at {estimator.reach.item():.3g} in {steps} steps"
     if isinstance(estimator, Rebar):
         temperature, eta = estimator.log_temperature.exp().item(), estimator.eta.item()
         return f"measured after {steps} training steps: η = {eta:.3g}, τ = {temperature:.3g}"
@@ -107,10 +153,15 @@ def why_not(estimator: Estimator, latent: Latent, cost: Cost) -> str | None:
         costs = latent.num_states * math.prod(latent.batch_shape)
         shared = isinstance(cost, SharedCost) or hasattr(cost, "all") or hasattr(cost, "table")
         if not estimator.supports(latent) or costs > (SHARED_ENUMERATION_LIMIT if shared else ENUMERATION_LIMIT):
-            return f"{latent.values}^{latent.variables} structures are too many to enumerate"
+            return (
+                f"{latent.number_of_states()} structures are too many to enumerate"
+                if latent.law == "gibbs"
+                else "their probabilities are not known under law='perturb'"
+            )
     if not estimator.supports(latent):
-        bits_only = isinstance(estimator, Arm | DisArm)
-        return "for bits only" if bits_only else f"no support for {latent!r}"
+        if isinstance(estimator, Arm | DisArm | GumbelSinkhorn):
+            return "for permutations only" if isinstance(estimator, GumbelSinkhorn) else "for bits only"
+        return f"no support for {latent!r}"
     return None
 
 
@@ -120,8 +171,11 @@ def why_not_differentiable(latent: Latent, cost: Cost, generator: torch.Generato
     Tried at a relaxed and at a discrete z. Errors are caught here, around the user's own function, and nowhere else:
     the same function has already worked on a discrete z without gradients.
     """
-    perturbed = latent.perturb(latent.draw_noise(generator=generator)).detach()
-    for z in (latent.relax(perturbed, 0.5), latent.solve(perturbed)):
+    noise = latent.draw_noise(generator=generator)
+    tried = [latent.sample(noise=noise)]
+    if isinstance(latent, Factorised):
+        tried.insert(0, latent.relax(latent.perturb(noise).detach(), 0.5))
+    for z in tried:
         z = z.detach().to(latent.scores.dtype).requires_grad_()
         try:
             value = evaluate(cost, latent, z)

@@ -117,7 +117,7 @@ def diagnose(
         _row(entry, moments, reference, latent, norm, horizon * fastest)
         for entry, moments in zip(entries, measured, strict=True)
     ]
-    states = f"{latent.num_states:,}" if latent.variables == 1 else f"{latent.values}^{latent.variables}"
+    states = f"{latent.num_states:,}" if latent.is_one_of_k else latent.number_of_states()
     recommendation, reason = recommend(rows, norm, horizon, states)
     return Diagnosis(
         latent=repr(latent),

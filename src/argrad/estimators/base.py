@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from argrad.costs import Cost
-from argrad.latents import Bits, Categorical, Latent
+from argrad.latents import Factorised, Latent, Structured
 from argrad.latents.base import can_read_values
 
-__all__ = ["Estimator", "Noise", "attach", "attach_to_parameters", "is_factorised", "positive_buffer"]
+__all__ = [
+    "Estimator",
+    "Noise",
+    "attach",
+    "attach_difference",
+    "attach_to_parameters",
+    "is_factorised",
+    "positive_buffer",
+]
 
 Noise = Tensor | tuple[Tensor, ...]
 """What an estimator is a deterministic function of: one tensor for most, a tuple for some."""
@@ -73,7 +81,15 @@ class Estimator(nn.Module, ABC):
             from argrad import estimators
 
             works = [name for name in estimators.ESTIMATORS if getattr(estimators, name)().supports(latent)]
-            raise ValueError(f"{type(self).__name__} does not support {latent!r}; these do: {', '.join(works)}")
+            if "Direct" not in works and estimators.Direct(changes="gradient").supports(latent):
+                works.append('Direct(changes="gradient")')
+            reason = ""
+            if isinstance(latent, Structured) and latent.law == "perturb" and self.supports(latent.with_law("gibbs")):
+                reason = (
+                    " (it needs the log-probability of its samples, which only law='gibbs' has: perturbed samples do "
+                    "not follow exp(score) / Z)"
+                )
+            raise ValueError(f"{type(self).__name__} does not support {latent!r}{reason}; these do: {', '.join(works)}")
 
 
 class _Attach(torch.autograd.Function):
@@ -130,6 +146,45 @@ def attach(value: Tensor, scores: Tensor, gradient: Tensor, *, known_finite: boo
     return result
 
 
+def attach_difference(value: Tensor, latent: Latent, plus: Tensor, minus: Tensor, factor: Tensor | float) -> Tensor:
+    r"""Put :math:`\mathrm{factor}\,(\nabla\mathrm{score}(z_+) - \nabla\mathrm{score}(z_-))` on a value.
+
+    For independent variables the gradient of the score with respect to the scores is z itself. For structured latents
+    it is taken through ``latent.score``, so that pairwise and transition scores receive theirs too.
+
+    Args:
+        value: ``[*batch]``; gradients that it carries already still flow.
+        latent: whose score is differentiated, with respect to all its parameters.
+        plus: structures ``[*extra, *batch, *event]``; the gradient is averaged over extra dimensions.
+        minus: structures of the same shape.
+        factor: a number, or numbers that broadcast to ``[*extra, *batch]``.
+
+    >>> from argrad import Bits
+    >>> h = torch.zeros(2, requires_grad=True)
+    >>> plus, minus = torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0])
+    >>> attach_difference(torch.tensor(7.0), Bits(h), plus, minus, 5.0).backward()
+    >>> h.grad
+    tensor([5., 0.])
+    """
+    if not (latent.requires_grad and torch.is_grad_enabled()):
+        return value
+    extra = tuple(range(plus.dim() - latent.scores.dim()))
+    if isinstance(latent, Factorised):
+        if isinstance(factor, Tensor):
+            factor = factor.detach().reshape(factor.shape + (1,) * latent.event_dims)
+        gradient = (plus - minus) * factor
+        gradient = gradient.mean(extra) if extra else gradient
+        return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
+    # The difference is only ever differentiated: its value may be inf - inf where a structure is impossible.
+    difference = latent.score(plus) - latent.score(minus)
+    weight = torch.as_tensor(factor, dtype=difference.dtype, device=difference.device).detach().expand_as(difference)
+    if extra:
+        weight = weight / difference.shape[: len(extra)].numel()
+        last = tuple(range(-len(extra), 0))
+        return attach(value, difference.movedim(extra, last), weight.movedim(extra, last))
+    return attach(value, difference, weight)
+
+
 def attach_to_parameters(value: Tensor, objective: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     """Let ``backward()`` on the value also follow the gradient of an objective, for the given parameters only.
 
@@ -155,17 +210,18 @@ def positive_buffer(name: str, number: float | Tensor) -> Tensor:
     return tensor.clone()
 
 
-def is_factorised(latent: Latent) -> bool:
+def is_factorised(latent: Latent) -> TypeGuard[Factorised]:
     """Whether the latent's variables are independent: categorical variables or bits."""
-    return isinstance(latent, Categorical | Bits)
+    return isinstance(latent, Factorised)
 
 
 def with_samples(latent: Latent, noise: Tensor, samples: int) -> Tensor:
-    """Noise ``[samples, *batch, *event]``; without the leading dimension it is accepted for one sample."""
+    """Noise ``[samples, *noise_shape]``; without the leading dimension it is accepted for one sample."""
     latent.check_noise(noise)
-    if samples == 1 and noise.dim() == latent.scores.dim():
+    shape = latent.noise_shape
+    if samples == 1 and noise.dim() == len(shape):
         noise = noise.unsqueeze(0)
-    expected: Sequence[int] = (samples, *latent.scores.shape)
+    expected: Sequence[int] = (samples, *shape)
     if noise.shape != expected:
         raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {tuple(expected)}; draw it with draw_noise()")
     return noise

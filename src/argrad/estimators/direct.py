@@ -23,6 +23,28 @@ of the cost under q, and ``epsilon="auto"`` measures it (:meth:`Direct.adapt`).
 c(z*) + Σ_i [c(z* with z_i = v) − c(z*)] (``changes="single"``), by its gradient (``changes="gradient"``), or by m
 random single changes (``changes=m``), each of which may move on its own and counts num_changes / m times.
 
+**Structured latents.** The cost is replaced by c(z*) + <w, z − z*> in the same ways, and z(ε) is the sample of the
+latent with scores h − ε w *for the same noise*. The estimate is the difference of two gradients of the score,
+(∇score(z*) − ∇score(z(ε))) / ε: for the scores h that is (z* − z(ε)) / ε, and pairwise and transition scores have
+theirs too.
+
+- Under ``law="perturb"`` this is the paper's re-solve. The derivation above holds for :math:`G(\theta, \varepsilon) =
+  E_\gamma[\max_z \{\mathrm{score}_\theta(z) - \varepsilon c(z) + \langle\gamma, z\rangle\}]`, whose derivatives are
+  :math:`E[\nabla_\theta \mathrm{score}(z(\varepsilon))]` and :math:`-E[c(z(\varepsilon))]`.
+- Under ``law="gibbs"`` it is the difference of two exact samplers with common random numbers. Each has its own law
+  whatever the other does, so for a *linear* cost, whose w is the same everywhere, and with m(h) = E[z], the
+  expectation is :math:`(m(h) - m(h - \varepsilon w)) / \varepsilon` at every ε. Since m = ∇ log Z, its Jacobian is the
+  covariance of z, and the limit is :math:`\mathrm{Cov}(z)\,w = \nabla_h E[\langle w, z\rangle]`, the exact gradient;
+  with ∇score in place of z the same holds for pairwise and transition scores. Which noise the samplers share decides
+  the variance, and not the expectation.
+- For a cost that is not linear, w is found around z*, while near ties (all that counts as ε → 0) may lie between
+  structures that differ in many places: then a bias stays at any ε. ``changes="all"`` has none of that: for
+  :class:`argrad.PairwiseBits` under ``law="gibbs"``, whose noise is full, every structure moves by its own cost, and
+  what is said above of one categorical variable holds.
+
+Where one part of a structure cannot be changed on its own (subsets, permutations, trees) there are no single changes:
+take ``changes="gradient"``, or give a function of z* that returns w.
+
 Reference: Lorberbom, Gane, Jaakkola & Hazan, 2019, "Direct optimization through arg max for discrete variational
 auto-encoder". McAllester, Hazan & Keshet, 2010, "Direct loss minimization for structured prediction", is the case
 without noise.
@@ -31,14 +53,15 @@ without noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, evaluate, has_table, single_changes, table
-from argrad.estimators.base import Estimator, Noise, attach, is_factorised
-from argrad.latents import Categorical, Latent
+from argrad.costs import Cost, all_costs, evaluate, has_table, single_changes, table
+from argrad.estimators.base import Estimator, Noise, attach, attach_difference
+from argrad.latents import MAX_STATES, Categorical, Factorised, Latent, PairwiseBits, Variables
 from argrad.latents.base import can_read_values
 
 __all__ = ["Direct"]
@@ -55,8 +78,10 @@ class Direct(Estimator):
         epsilon: a number other than 0, negative ones allowed, or "auto" to adapt it to the spread of the cost (start
             with "auto").
         two_sided: use z(−ε) − z(ε) over 2ε, whose bias is of second order in ε.
-        changes: how the cost is approximated around z* when there are several variables: "single", "gradient", or a
-            number m of random single changes.
+        changes: how the cost is approximated around z* when there are several variables: "single", "gradient", a
+            number m of random single changes, or your own function of z* that returns weights w of the same shape, for
+            a cost that is about <w, z> plus a constant. "all" is no approximation: it uses the cost of every structure,
+            where noise is drawn for every structure (PairwiseBits with law="gibbs").
         noise: False is classic direct loss minimisation: z* is the mode.
         target: a structure to put in place of z(ε), or class indices; also accepted in the call. In expectation the
             gradient is then that of the cross-entropy of the target, over ε.
@@ -79,7 +104,7 @@ class Direct(Estimator):
         epsilon: float | Literal["auto"] = 0.1,
         *,
         two_sided: bool = False,
-        changes: Literal["single", "gradient"] | int = "single",
+        changes: Literal["single", "gradient", "all"] | int | Callable[[Tensor], Tensor] = "single",
         noise: bool = True,
         target: Tensor | None = None,
         averaging: float = 100.0,
@@ -91,9 +116,11 @@ class Direct(Estimator):
             raise ValueError(
                 f"epsilon must be finite and not 0, got {epsilon}; 0.1 is a common start, or use epsilon='auto'"
             )
-        if changes not in ("single", "gradient") and (not isinstance(changes, int) or changes < 1):
+        known = changes in ("single", "gradient", "all") or callable(changes)
+        if not known and (not isinstance(changes, int) or changes < 1):
             raise ValueError(
-                f'changes must be "single", "gradient" or a number of random changes >= 1, got {changes!r}'
+                f'changes must be "single", "gradient", "all", a number of random changes >= 1 or a function of z, '
+                f"got {changes!r}"
             )
         if target is not None and two_sided:
             raise ValueError("a target replaces z(ε) on one side; use two_sided=False with it")
@@ -121,15 +148,19 @@ class Direct(Estimator):
         """The cost of z*, ``[*batch]``.
 
         Args:
-            latent: any latent with a solver.
+            latent: any latent; see the module about structured ones.
             cost: any cost.
             generator: where fresh noise comes from.
             noise: from :meth:`draw_noise`; False for none.
             target: a structure ``[*batch, *event]``, or class indices, to put in place of z(ε).
         """
+        if isinstance(latent, Latent) and (reason := self._why_not(latent)):
+            raise ValueError(f"Direct does not support {latent!r}: {reason}")
         self.require_support(latent)
         target = self.target if target is None else target
         noise = False if noise is None and not self.noise else noise
+        if not isinstance(latent, Factorised):
+            return self._on_structure(latent, cost, noise, generator, target)
         perturbed, choice = self._perturb(latent, noise, generator)
         z = latent.solve(perturbed).to(latent.scores.dtype)
         if not (latent.scores.requires_grad and torch.is_grad_enabled()):
@@ -163,16 +194,44 @@ class Direct(Estimator):
 
     def cost_evaluations(self, latent: Latent) -> int:
         """z* and its approximation around it."""
-        if self.changes == "gradient":
+        if self.changes == "gradient" or callable(self.changes):
             return 1
-        return 1 + (self.changes if isinstance(self.changes, int) else latent.num_changes)
+        if self.changes == "all":
+            return latent.num_states
+        return 1 + (self.changes if isinstance(self.changes, int) else changeable(latent).num_changes)
 
     def supports(self, latent: Latent) -> bool:
-        """Every latent with independent variables."""
-        return is_factorised(latent)
+        """Every latent, if ``changes`` and ``epsilon`` suit it."""
+        return self._why_not(latent) is None
+
+    def _why_not(self, latent: Latent) -> str | None:
+        """What about the settings does not suit the latent, and what does."""
+        if self.changes == "all" and not latent.is_one_of_k:
+            if not isinstance(latent, PairwiseBits) or latent.law != "gibbs":
+                return (
+                    'changes="all" needs noise for every structure, which PairwiseBits with law="gibbs" has; use '
+                    'changes="gradient", or a function that returns weights'
+                )
+            if latent.num_states > MAX_STATES:
+                return f'{latent.number_of_states()} structures are too many for changes="all"; use changes="single"'
+        if isinstance(latent, Factorised):
+            return None
+        if self.changes == "single" and not isinstance(latent, Variables):
+            return (
+                'a single change leaves the set of structures; use changes="gradient", or changes=function, a function '
+                "of z that returns weights w for a cost that is about <w, z>"
+            )
+        if isinstance(self.changes, int):
+            return f'changes={self.changes} needs independent variables; use changes="single" or changes="gradient"'
+        if self.auto:
+            return (
+                'epsilon="auto" knows its mean squared error for independent variables only; give a number, about one '
+                "over the standard deviation of the cost"
+            )
+        return None
 
     @torch.no_grad()
-    def adapt(self, latent: Latent, weights: Tensor) -> None:
+    def adapt(self, latent: Factorised, weights: Tensor) -> None:
         r"""Move ε towards the value that minimises the mean squared error of the gradient.
 
         With the cost linearised as ``weights`` w, m(h) = E[z] and N = ``averaging``, everything needed is known in
@@ -194,8 +253,60 @@ class Direct(Estimator):
         self.epsilon.copy_(closer)
         self.adaptations.add_(informative)
 
+    def _on_structure(
+        self,
+        latent: Latent,
+        cost: Cost,
+        noise: Noise | Literal[False] | None,
+        generator: torch.Generator | None,
+        target: Tensor | None,
+    ) -> Tensor:
+        """The same with two samples in place of two arg maxes."""
+        if noise is None:
+            noise = latent.draw_noise(generator=generator)
+        elif noise is not False and (isinstance(noise, tuple) or noise.shape != latent.noise_shape):
+            raise ValueError(f"Direct on {latent!r} needs the noise that its own draw_noise(latent) returns")
+        draw = None if noise is False else noise
+
+        def choose(latent: Latent) -> Tensor:
+            return latent.mode() if draw is None else latent.sample(noise=draw)
+
+        if not (latent.requires_grad and torch.is_grad_enabled()):
+            return evaluate(cost, latent, choose(latent))
+        if target is not None:
+            if self.two_sided:
+                raise ValueError("a target replaces z(ε) on one side; use two_sided=False with it")
+            z, better = choose(latent), self._as_structure(latent, target)
+            return attach_difference(evaluate(cost, latent, z), latent, z, better, 1 / self.epsilon)
+        if self.changes == "all":
+            assert isinstance(latent, PairwiseBits)
+            z, value, better, worse = self._move_all(latent, cost, draw)
+        else:
+            z = choose(latent)
+            value, weights = self._linearise(latent, cost, z)
+            step = self.epsilon * weights
+            scores = latent.scores.detach()
+            better = choose(latent.with_scores(scores - step))
+            worse = choose(latent.with_scores(scores + step)) if self.two_sided else z
+        return attach_difference(
+            value, latent, worse, better, 1 / (2 * self.epsilon if self.two_sided else self.epsilon)
+        )
+
+    def _move_all(
+        self, latent: PairwiseBits, cost: Cost, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """z*, its cost, z(ε) and, if there are two sides, z(−ε): every structure moves by its own cost."""
+        costs = all_costs(cost, latent)
+        with torch.no_grad():
+            perturbed = latent.scores_all() if noise is None else latent.scores_all() + noise
+            chosen = perturbed.argmax(-1, keepdim=True)
+        value = costs.gather(-1, chosen).squeeze(-1)
+        step = self.epsilon * (costs.detach() - value.detach().unsqueeze(-1))
+        z, better = latent.select_from_all(perturbed), latent.select_from_all(perturbed - step)
+        return z, value, better, latent.select_from_all(perturbed + step) if self.two_sided else z
+
     def _perturb(
-        self, latent: Latent, noise: Noise | Literal[False] | None, generator: torch.Generator | None
+        self, latent: Factorised, noise: Noise | Literal[False] | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
         """Perturbed scores, and what chooses the random changes."""
         wants_choice = isinstance(self.changes, int)
@@ -213,15 +324,23 @@ class Direct(Estimator):
 
     def _linearise(self, latent: Latent, cost: Cost, z: Tensor) -> tuple[Tensor, Tensor]:
         """The cost of z and weights w with c(z') ≈ constant + <w, z'>."""
+        if callable(self.changes):
+            value = evaluate(cost, latent, z)
+            with torch.no_grad():
+                weights = self.changes(z)
+            if not isinstance(weights, Tensor) or not broadcasts_to(weights.shape, z.shape):
+                given = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+                raise ValueError(f"changes(z) must return weights of the shape of z, {tuple(z.shape)}, got {given}")
+            return value, weights.detach().to(z).expand_as(z)
         if self.changes == "gradient":
             z = z.detach().requires_grad_()
             value = evaluate(cost, latent, z)
-            weights = None
+            slope = None
             if value.requires_grad:
-                (weights,) = torch.autograd.grad(value.sum(), z, retain_graph=True, allow_unused=True)
-            if weights is None:
+                (slope,) = torch.autograd.grad(value.sum(), z, retain_graph=True, allow_unused=True)
+            if slope is None:
                 raise ValueError('changes="gradient" needs a cost that is differentiable in z; use changes="single"')
-            return value, weights
+            return value, slope
         # Costs are taken relative to that of z*: an offset of hundreds would swallow the noise in float32.
         if has_table(cost, latent):
             costs = table(cost, latent)
@@ -229,11 +348,11 @@ class Direct(Estimator):
             return value, costs.detach() - value.detach().unsqueeze(-1)
         value = evaluate(cost, latent, z)
         changes = single_changes(cost, latent, z, value)
-        return value, latent.linear(
+        return value, changeable(latent).linear(
             changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
         )
 
-    def _random_changes(self, latent: Latent, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
+    def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves."""
         value = evaluate(cost, latent, z)
         number = max(1, latent.num_changes)
@@ -282,7 +401,20 @@ class Direct(Estimator):
         return f"epsilon={epsilon}, two_sided={self.two_sided}, changes={self.changes!r}"
 
 
-def adaptation_terms(latent: Latent, weights: Tensor, epsilon: Tensor, *, two_sided: bool) -> list[Tensor]:
+def changeable(latent: Latent) -> Variables:
+    """The latent, known to have single changes."""
+    assert isinstance(latent, Variables)
+    return latent
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to another without changing it."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
+
+
+def adaptation_terms(latent: Factorised, weights: Tensor, epsilon: Tensor, *, two_sided: bool) -> list[Tensor]:
     """What the adaptation of ε sums over a batch (see :meth:`Direct.adapt`), each ``[*batch, …]``.
 
     Squared bias, absolute and squared expectation of the estimate, and the squared variance and variance of each

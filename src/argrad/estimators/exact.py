@@ -2,9 +2,9 @@ r"""The exact gradient by enumeration.
 
 .. math:: E_q[c(z)] = \sum_z q(z)\,c(z)
 
-is differentiated as it stands, for the scores and for the cost's own parameters. It has no variance; it costs one
-evaluation of every structure, which for one categorical variable and a shared cost
-(:class:`argrad.costs.Reconstruction`) is k decoder rows in all.
+is differentiated as it stands, for the scores (pairwise and transition scores included) and for the cost's own
+parameters. It has no variance; it costs one evaluation of every structure, which for one categorical variable and a
+shared cost (:class:`argrad.costs.Reconstruction`) is k decoder rows in all.
 """
 
 from typing import Any, final
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from argrad.costs import Cost, all_costs
-from argrad.estimators.base import Estimator, is_factorised
+from argrad.estimators.base import Estimator
 from argrad.latents import MAX_STATES, Latent
 
 __all__ = ["Exact"]
@@ -52,5 +52,5 @@ class Exact(Estimator):
         return latent.num_states
 
     def supports(self, latent: Latent) -> bool:
-        """Latents with few enough structures."""
-        return is_factorised(latent) and latent.num_states <= MAX_STATES
+        """Latents with few enough structures, whose probabilities are known."""
+        return latent.law == "gibbs" and latent.num_states <= MAX_STATES

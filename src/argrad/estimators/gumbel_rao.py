@@ -15,7 +15,7 @@ from torch import Tensor
 
 from argrad.costs import Cost, evaluate
 from argrad.estimators.base import Estimator, is_factorised, positive_buffer
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["GumbelRao"]
 
@@ -50,6 +50,7 @@ class GumbelRao(Estimator):
     ) -> Tensor:
         """The cost of one sample, ``[*batch]``."""
         self.require_support(latent)
+        assert isinstance(latent, Factorised)
         noise = self.draw_noise(latent, generator=generator) if noise is None else latent.check_noise(noise)
         if noise.shape != (1 + self.draws, *latent.scores.shape):
             raise ValueError(f"GumbelRao(draws={self.draws}) needs the noise that its own draw_noise(latent) returns")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from argrad.costs import Cost, evaluate
 from argrad.estimators.base import Estimator, is_factorised, positive_buffer
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["GumbelSoftmax"]
 
@@ -56,6 +56,7 @@ class GumbelSoftmax(Estimator):
     ) -> Tensor:
         """The cost of the relaxed sample, or of its arg max, ``[*batch]``."""
         self.require_support(latent)
+        assert isinstance(latent, Factorised)
         noise = latent.draw_noise(generator=generator) if noise is None else noise
         perturbed = latent.perturb(noise)
         z = latent.relax(perturbed, self.temperature).to(latent.scores.dtype)

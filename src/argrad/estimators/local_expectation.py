@@ -18,7 +18,7 @@ from torch import Tensor
 
 from argrad.costs import Cost, evaluate, has_table, single_changes, table
 from argrad.estimators.base import Estimator, attach, is_factorised
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["LocalExpectation"]
 
@@ -47,6 +47,7 @@ class LocalExpectation(Estimator):
     ) -> Tensor:
         """The cost of one sample, ``[*batch]``."""
         self.require_support(latent)
+        assert isinstance(latent, Factorised)
         z = latent.sample(generator=generator, noise=noise)
         if has_table(cost, latent):
             costs = table(cost, latent)
@@ -63,6 +64,7 @@ class LocalExpectation(Estimator):
 
     def cost_evaluations(self, latent: Latent) -> int:
         """One sample and its single changes."""
+        assert isinstance(latent, Factorised)
         return 1 + latent.num_changes
 
     def supports(self, latent: Latent) -> bool:

@@ -10,8 +10,9 @@ t)|z]]`, so what is subtracted in the first term and the last is what the second
 E[g²], which since E[g] is fixed descends the variance.
 
 As in the original, t̃ shares its noise with t: given z, t is itself a draw from that law, so t̃ = t in value, and only
-the two *paths* from h differ. Their difference has a closed form (:meth:`argrad.latents.Latent.outcome_path_gradient`),
-so the control costs one relaxed evaluation and its gradient, not two.
+the two *paths* from h differ. Their difference has a closed form
+(:meth:`argrad.latents.Factorised.outcome_path_gradient`), so the control costs one relaxed evaluation and its gradient,
+not two.
 
 Reference: Tucker, Mnih, Maddison, Lawson & Sohl-Dickstein, 2017, "REBAR: low-variance, unbiased gradient estimates for
 discrete latent variable models".
@@ -24,12 +25,12 @@ from torch import Tensor, nn
 
 from argrad.costs import Cost, evaluate
 from argrad.estimators.base import Estimator, attach, attach_to_parameters, is_factorised, positive_buffer
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["Rebar", "controlled_gradient"]
 
 
-def controlled_gradient(latent: Latent, z: Tensor, perturbed: Tensor, value: Tensor, control: Tensor) -> Tensor:
+def controlled_gradient(latent: Factorised, z: Tensor, perturbed: Tensor, value: Tensor, control: Tensor) -> Tensor:
     """The gradient estimate ``[*batch, *event]`` with control k(t), differentiable in the control's own parameters.
 
     Args:
@@ -81,6 +82,7 @@ class Rebar(Estimator):
     ) -> Tensor:
         """The cost of one sample, ``[*batch]``."""
         self.require_support(latent)
+        assert isinstance(latent, Factorised)
         noise = latent.draw_noise(generator=generator) if noise is None else noise
         perturbed = latent.perturb(noise).detach()
         z = latent.solve(perturbed).to(latent.scores.dtype)

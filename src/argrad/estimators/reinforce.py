@@ -7,6 +7,9 @@ average of earlier costs; with S samples, the mean of the other S − 1 (*leave-
 :math:`\frac1{S-1}\sum_s (c_s - \bar c)\,\nabla\log q(z_s)`); or a network that predicts the cost from the detached
 scores or from a context that the user passes, trained by squared error in the same backward pass.
 
+On structured latents this needs ``law="gibbs"``, whose log-probability is that of the samples: with perturbed samples
+and the log-probability of the other law the gradient is wrong by far more than its noise.
+
 References: Williams, 1992; Mnih & Gregor, 2014, "Neural variational inference and learning in belief networks" (learnt
 baselines); Kool, van Hoof & Welling, 2019, "Buy 4 REINFORCE samples, get a baseline for free!" (leave-one-out).
 """
@@ -19,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from argrad.costs import Cost, evaluate
-from argrad.estimators.base import Estimator, attach, attach_to_parameters, is_factorised, with_samples
+from argrad.estimators.base import Estimator, attach, attach_to_parameters, with_samples
 from argrad.estimators.control import RunningMoments, apply_network, features, small_network
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["Reinforce"]
 
@@ -83,7 +86,7 @@ class Reinforce(Estimator):
             latent: any latent with a log-probability.
             cost: any cost.
             generator: where fresh noise comes from.
-            noise: ``[samples, *batch, *event]``; for one sample the leading dimension may be left out.
+            noise: ``[samples, *noise_shape]``; for one sample the leading dimension may be left out.
             context: what a learnt baseline sees beside the detached scores, ``[*batch, d]``.
         """
         self.require_support(latent)
@@ -93,7 +96,7 @@ class Reinforce(Estimator):
         z = latent.sample(noise=noise)
         costs = evaluate(cost, latent, z)
         value = costs.mean(0) if self.samples > 1 else costs.squeeze(0)
-        if not (latent.scores.requires_grad and torch.is_grad_enabled()):
+        if not (latent.requires_grad and torch.is_grad_enabled()):
             return value
         observed = costs.detach()
         advantage = observed
@@ -112,12 +115,14 @@ class Reinforce(Estimator):
             advantage = observed - predicted
             if self.training:
                 self.moments.update(observed)
+        if not isinstance(latent, Factorised):  # pairwise and transition scores have their share of log q
+            return attach(value, latent.log_prob(z).movedim(0, -1), (advantage / self.samples).movedim(0, -1))
         weight = advantage.reshape(advantage.shape + (1,) * latent.event_dims)
         gradient = (weight * latent.score_gradient(z)).mean(0)
         return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
-        """``[samples, *batch, *event]``."""
+        """``[samples, *noise_shape]``, of the latent."""
         return latent.draw_noise((self.samples,), generator=generator)
 
     def cost_evaluations(self, latent: Latent) -> int:
@@ -126,7 +131,7 @@ class Reinforce(Estimator):
 
     def supports(self, latent: Latent) -> bool:
         """Latents whose log-probability is that of their samples."""
-        return is_factorised(latent)
+        return latent.law == "gibbs"
 
     def extra_repr(self) -> str:
         """The settings, for printing."""

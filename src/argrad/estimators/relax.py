@@ -19,7 +19,7 @@ from argrad.costs import Cost, evaluate
 from argrad.estimators.base import Estimator, attach, attach_to_parameters, is_factorised, positive_buffer
 from argrad.estimators.control import RunningMoments, apply_network, features, small_network
 from argrad.estimators.rebar import controlled_gradient
-from argrad.latents import Latent
+from argrad.latents import Factorised, Latent
 
 __all__ = ["Relax"]
 
@@ -71,6 +71,7 @@ class Relax(Estimator):
             context: what the control sees beside the latent, ``[*batch, d]``.
         """
         self.require_support(latent)
+        assert isinstance(latent, Factorised)
         noise = latent.draw_noise(generator=generator) if noise is None else noise
         perturbed = latent.perturb(noise).detach()
         z = latent.solve(perturbed).to(latent.scores.dtype)

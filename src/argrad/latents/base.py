@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self, final
+from typing import Literal, Self, final
 
 import torch
 from torch import Tensor
@@ -14,8 +14,11 @@ from argrad.solvers.checks import can_read_values
 
 __all__ = [
     "MAX_STATES",
+    "Factorised",
     "Latent",
+    "Law",
     "Unavailable",
+    "Variables",
     "broadcasts",
     "can_read_values",
     "cheaply_known_finite",
@@ -30,18 +33,28 @@ class Unavailable(NotImplementedError):
     """The quantity does not exist, or is out of reach, under this latent's law; the message names a substitute."""
 
 
+Law = Literal["gibbs", "perturb"]
+"""What a sample is: exactly exp(score) / Z, or the arg max of scores with independent noise on each of them."""
+
+
 class Latent(ABC):
     """A batch of distributions over discrete structures: scores + noise + solver.
 
-    A structure z is drawn as ``solve(scores + noise)``. Shapes: ``scores`` is ``[*batch, *event]``, z the same, with
-    entries 0 and 1. ``score(z)`` is linear in z, so the gradient of ``score(z)`` with respect to the scores is z
-    itself.
+    Shapes: ``scores`` is ``[*batch, *event]``, z the same, with entries 0 and 1. A sample is a deterministic function
+    of the noise that :meth:`draw_noise` returns.
+
+    Independent variables are :class:`Factorised`; latents whose structures are all the combinations of the values of n
+    variables, independent or not, are :class:`Variables`.
     """
 
     scores: Tensor
     """Unnormalised log-probabilities, ``[*batch, *event]``: what the estimators differentiate."""
     event_dims: int
     """How many trailing dimensions of z make up one structure."""
+    law: Law = "gibbs"
+    """Whether samples follow exp(score) / Z ("gibbs"); for independent variables both laws are this one."""
+    is_one_of_k: bool = False
+    """Whether z is a single categorical variable, so that a table of k costs says all there is to say."""
     known_finite: bool = False
     """Whether the check of the scores found all of them finite; False says nothing."""
 
@@ -59,6 +72,155 @@ class Latent(ABC):
     def event_shape(self) -> torch.Size:
         """The shape of one structure z."""
         return self.scores.shape[self.scores.dim() - self.event_dims :]
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Every tensor that :meth:`score` depends on, ``scores`` first."""
+
+    @property
+    @final
+    def requires_grad(self) -> bool:
+        """Whether anything that :meth:`score` depends on wants a gradient."""
+        return any(parameter.requires_grad for parameter in self.parameters)
+
+    @property
+    @abstractmethod
+    def num_states(self) -> int:
+        """How many structures there are."""
+
+    @property
+    @abstractmethod
+    def noise_shape(self) -> torch.Size:
+        """The shape of the noise of one sample, ``[*batch, …]``."""
+
+    @abstractmethod
+    def with_scores(self, scores: Tensor) -> Self:
+        """The same kind of latent with other scores, unchecked; leading dimensions may be added."""
+
+    @final
+    def expand(self, *shape: int) -> Self:
+        """The same distributions repeated over new leading batch dimensions, without copying."""
+        return self.with_scores(self.scores.expand(*shape, *self.scores.shape))
+
+    @abstractmethod
+    def draw_noise(self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Fresh noise ``[*shape, *noise_shape]`` of the kind that :meth:`sample` takes."""
+
+    @abstractmethod
+    def solve(self, scores: Tensor) -> Tensor:
+        """The best structure for the given scores ``[*extra, *batch, *event]``; never differentiable."""
+
+    @abstractmethod
+    def select(self, noise: Tensor) -> Tensor:
+        """The structures that noise ``[*extra, *noise_shape]`` selects; :meth:`sample` checks first and calls it."""
+
+    @final
+    def sample(
+        self,
+        shape: Sequence[int] = (),
+        *,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Draw structures ``[*shape, *batch, *event]``, or the ones that the given noise selects. Never differentiable.
+
+        Args:
+            shape: leading dimensions of fresh draws; leave out when noise is given.
+            generator: where fresh noise comes from.
+            noise: ``[*extra, *noise_shape]`` from :meth:`draw_noise`.
+        """
+        with torch.no_grad():
+            if noise is None:
+                noise = self.draw_noise(shape, generator=generator)
+            elif tuple(shape) not in ((), tuple(noise.shape[: noise.dim() - len(self.noise_shape)])):
+                raise ValueError(
+                    f"sample(shape={tuple(shape)}) does not fit noise of shape {tuple(noise.shape)}; "
+                    "leave shape out when noise is given"
+                )
+            return self.select(self.check_noise(noise)).to(self.scores.dtype)
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """The most probable structure, ``[*batch, *event]``."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[z], ``[*batch, *event]``, differentiable: the probability of each coordinate being 1."""
+
+    @abstractmethod
+    def score(self, z: Tensor) -> Tensor:
+        """The unnormalised log-probability of z, ``[*extra, *batch]``, differentiable in all :attr:`parameters`."""
+
+    @abstractmethod
+    def log_prob(self, z: Tensor) -> Tensor:
+        """The log-probability of z, ``[*extra, *batch]``."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Entropy in nats, ``[*batch]``."""
+
+    @abstractmethod
+    def kl(self, prior: Latent | None = None) -> Tensor:
+        """KL(self || prior) in nats, ``[*batch]``; the prior is uniform over all structures when None."""
+
+    @abstractmethod
+    def enumerate(self) -> Tensor:
+        """Every structure, ``[S, *event]``, the last variable changing fastest."""
+
+    @abstractmethod
+    def log_prob_all(self) -> Tensor:
+        """The log-probability of every structure in the order of :meth:`enumerate`, ``[*batch, S]``."""
+
+    @final
+    def check_enumerable(self) -> None:
+        """Raise a ValueError where there are more structures than :data:`MAX_STATES`."""
+        if self.num_states > MAX_STATES:
+            raise ValueError(
+                f"{self!r} has {self.number_of_states()} structures, more than the {MAX_STATES:,} that can be "
+                "enumerated; "
+                f"use an estimator that samples, such as {self._samplers()}"
+            )
+
+    @final
+    def check_noise(self, noise: Tensor) -> Tensor:
+        """Return the noise if its trailing shape is that of the noise of one sample."""
+        shape = self.noise_shape
+        if noise.shape[noise.dim() - len(shape) :] != shape:
+            raise ValueError(
+                f"noise has shape {tuple(noise.shape)}, but {self!r} needs "
+                f"[*extra, {', '.join(map(str, shape))}]; draw it with draw_noise()"
+            )
+        return noise
+
+    @final
+    def check_structure(self, z: Tensor) -> Tensor:
+        """Return z if its trailing shape is that of one structure and the rest goes with the batch."""
+        lead = z.dim() - self.event_dims
+        if lead < 0 or z.shape[lead:] != self.event_shape or not broadcasts(z.shape[:lead], self.batch_shape):
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, but {self!r} needs [*extra, {', '.join(map(str, self.scores.shape))}]"
+            )
+        return z
+
+    @final
+    def number_of_states(self) -> str:
+        """How many structures there are, in a form fit to print."""
+        if isinstance(self, Variables):
+            return f"{self.values}^{self.variables}"
+        return f"{self.num_states:,}" if self.num_states < 10**15 else f"over 2^{self.num_states.bit_length() - 1}"
+
+    @final
+    def _samplers(self) -> str:
+        """Estimators that sample, for a message."""
+        return "LocalExpectation, Direct or Reinforce" if isinstance(self, Factorised) else "Direct or Reinforce"
+
+
+class Variables(Latent):
+    """Latents over n discrete variables, every combination of whose values is a structure.
+
+    So each variable can be changed on its own. The variables need not be independent.
+    """
 
     @property
     @abstractmethod
@@ -84,119 +246,9 @@ class Latent(ABC):
 
     @property
     @final
-    def is_one_of_k(self) -> bool:
-        """Whether z is a single categorical variable, so that a table of k costs says all there is to say."""
-        return self.event_shape == (self.values,) and self.variables == 1
-
-    @property
-    @final
     def table_shape(self) -> tuple[int, ...]:
         """Of a table of single changes: ``[*batch, k]`` for one categorical variable, else ``[*batch, n, values]``."""
         return (*self.batch_shape, *(() if self.is_one_of_k else (self.variables,)), self.values)
-
-    @abstractmethod
-    def with_scores(self, scores: Tensor) -> Self:
-        """The same kind of latent with other scores, unchecked; leading dimensions may be added."""
-
-    @final
-    def expand(self, *shape: int) -> Self:
-        """The same distributions repeated over new leading batch dimensions, without copying."""
-        return self.with_scores(self.scores.expand(*shape, *self.scores.shape))
-
-    @abstractmethod
-    def draw_noise(self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Fresh noise ``[*shape, *batch, *event]`` of the kind that :meth:`sample` adds to the scores."""
-
-    @abstractmethod
-    def solve(self, scores: Tensor) -> Tensor:
-        """The best structure for the given scores ``[*extra, *batch, *event]``; never differentiable."""
-
-    @final
-    def perturb(self, noise: Tensor) -> Tensor:
-        """Scores plus noise, in the precision of the noise."""
-        return self.scores + self.check_noise(noise)
-
-    @final
-    def sample(
-        self,
-        shape: Sequence[int] = (),
-        *,
-        generator: torch.Generator | None = None,
-        noise: Tensor | None = None,
-    ) -> Tensor:
-        """Draw structures ``[*shape, *batch, *event]``, or the ones that the given noise selects. Never differentiable.
-
-        Args:
-            shape: leading dimensions of fresh draws; leave out when noise is given.
-            generator: where fresh noise comes from.
-            noise: ``[*extra, *batch, *event]`` from :meth:`draw_noise`.
-        """
-        with torch.no_grad():
-            if noise is None:
-                noise = self.draw_noise(shape, generator=generator)
-            elif tuple(shape) not in ((), tuple(noise.shape[: noise.dim() - self.scores.dim()])):
-                raise ValueError(
-                    f"sample(shape={tuple(shape)}) does not fit noise of shape {tuple(noise.shape)}; "
-                    "leave shape out when noise is given"
-                )
-            return self.solve(self.perturb(noise)).to(self.scores.dtype)
-
-    @abstractmethod
-    def mode(self) -> Tensor:
-        """The most probable structure, ``[*batch, *event]``."""
-
-    @abstractmethod
-    def mean(self) -> Tensor:
-        """E[z], ``[*batch, *event]``, differentiable: the probability of each coordinate being 1."""
-
-    @abstractmethod
-    def gradient_of_mean(self, weights: Tensor) -> Tensor:
-        """The gradient of E[<weights, z>] with respect to the scores: Cov(z) @ weights, ``[*batch, *event]``."""
-
-    @abstractmethod
-    def score(self, z: Tensor) -> Tensor:
-        """The unnormalised log-probability of z, ``[*extra, *batch]``."""
-
-    @abstractmethod
-    def log_prob(self, z: Tensor) -> Tensor:
-        """The log-probability of z, ``[*extra, *batch]``."""
-
-    @abstractmethod
-    def score_gradient(self, z: Tensor) -> Tensor:
-        """The gradient of ``log_prob(z)`` with respect to the scores: z − E[z], without an autograd graph."""
-
-    @abstractmethod
-    def entropy(self) -> Tensor:
-        """Entropy in nats, ``[*batch]``."""
-
-    @abstractmethod
-    def kl(self, prior: Latent | None = None) -> Tensor:
-        """KL(self || prior) in nats, ``[*batch]``; the prior is uniform over all structures when None."""
-
-    @abstractmethod
-    def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
-        """The softened arg max of perturbed scores, in the interior of the hull of the structures; differentiable."""
-
-    @abstractmethod
-    def perturb_given(self, z: Tensor, noise: Tensor) -> Tensor:
-        """Perturbed scores drawn from their law given the outcome z, from fresh noise of the same shape as z."""
-
-    @abstractmethod
-    def outcome_path_gradient(self, z: Tensor, perturbed: Tensor, weights: Tensor) -> Tensor:
-        r"""The part of a pathwise gradient that the outcome carries.
-
-        Let t = ``perturbed`` be the perturbed scores whose arg max is z. Moving the scores moves t along two paths:
-        with the noise fixed (outcomes may change), or with the noise *given the outcome* fixed (they may not). Returned
-        is ``(∂t/∂h − ∂t̃/∂h)ᵀ weights``, the difference of the two pulled-back gradients, in closed form.
-        """
-
-    @abstractmethod
-    def enumerate(self) -> Tensor:
-        """Every structure, ``[S, *event]``, the last variable changing fastest."""
-
-    @abstractmethod
-    def log_prob_all(self) -> Tensor:
-        """The log-probability of every structure in the order of :meth:`enumerate`, ``[*batch, S]``."""
 
     @abstractmethod
     def change(self, z: Tensor, which: Tensor) -> Tensor:
@@ -228,35 +280,59 @@ class Latent(ABC):
     def linear(self, table: Tensor) -> Tensor:
         """Weights w ``[*batch, *event]`` with <w, z> = the sum over variables of ``table``, up to a constant."""
 
+
+class Factorised(Variables):
+    """Latents whose variables are independent: z is drawn as ``solve(scores + noise)``, one noise for each score.
+
+    ``score(z)`` is linear in z, so the gradient of ``score(z)`` with respect to the scores is z itself.
+    """
+
+    @property
     @final
-    def check_enumerable(self) -> None:
-        """Raise a ValueError where there are more structures than :data:`MAX_STATES`."""
-        if self.num_states > MAX_STATES:
-            raise ValueError(
-                f"{self!r} has {self.values}^{self.variables} structures, more than the {MAX_STATES:,} that can be "
-                "enumerated; "
-                "use an estimator that samples, such as LocalExpectation, Direct or Reinforce"
-            )
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The scores alone."""
+        return (self.scores,)
+
+    @property
+    @final
+    def noise_shape(self) -> torch.Size:
+        """That of the scores."""
+        return self.scores.shape
 
     @final
-    def check_noise(self, noise: Tensor) -> Tensor:
-        """Return the noise if its trailing shape is that of the scores."""
-        if noise.shape[noise.dim() - self.scores.dim() :] != self.scores.shape:
-            raise ValueError(
-                f"noise has shape {tuple(noise.shape)}, but {self!r} needs "
-                f"[*extra, {', '.join(map(str, self.scores.shape))}]; draw it with draw_noise()"
-            )
-        return noise
+    def perturb(self, noise: Tensor) -> Tensor:
+        """Scores plus noise, in the precision of the noise."""
+        return self.scores + self.check_noise(noise)
 
     @final
-    def check_structure(self, z: Tensor) -> Tensor:
-        """Return z if its trailing shape is that of one structure and the rest goes with the batch."""
-        lead = z.dim() - self.event_dims
-        if lead < 0 or z.shape[lead:] != self.event_shape or not broadcasts(z.shape[:lead], self.batch_shape):
-            raise ValueError(
-                f"z has shape {tuple(z.shape)}, but {self!r} needs [*extra, {', '.join(map(str, self.scores.shape))}]"
-            )
-        return z
+    def select(self, noise: Tensor) -> Tensor:
+        """The arg max of scores plus noise."""
+        return self.solve(self.scores + noise)
+
+    @abstractmethod
+    def gradient_of_mean(self, weights: Tensor) -> Tensor:
+        """The gradient of E[<weights, z>] with respect to the scores: Cov(z) @ weights, ``[*batch, *event]``."""
+
+    @abstractmethod
+    def score_gradient(self, z: Tensor) -> Tensor:
+        """The gradient of ``log_prob(z)`` with respect to the scores: z − E[z], without an autograd graph."""
+
+    @abstractmethod
+    def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
+        """The softened arg max of perturbed scores, in the interior of the hull of the structures; differentiable."""
+
+    @abstractmethod
+    def perturb_given(self, z: Tensor, noise: Tensor) -> Tensor:
+        """Perturbed scores drawn from their law given the outcome z, from fresh noise of the same shape as z."""
+
+    @abstractmethod
+    def outcome_path_gradient(self, z: Tensor, perturbed: Tensor, weights: Tensor) -> Tensor:
+        r"""The part of a pathwise gradient that the outcome carries.
+
+        Let t = ``perturbed`` be the perturbed scores whose arg max is z. Moving the scores moves t along two paths:
+        with the noise fixed (outcomes may change), or with the noise *given the outcome* fixed (they may not). Returned
+        is ``(∂t/∂h − ∂t̃/∂h)ᵀ weights``, the difference of the two pulled-back gradients, in closed form.
+        """
 
     def __repr__(self) -> str:
         """Name the family and the shapes, not the numbers."""

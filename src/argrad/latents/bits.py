@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from argrad.latents.base import Latent, check_scores
+from argrad.latents.base import Factorised, Latent, check_scores
 from argrad.latents.categorical import sum_of_all_choices
 from argrad.noise import logistic, logistic_given_outcome
 
@@ -22,7 +22,7 @@ __all__ = ["Bits"]
 
 
 @final
-class Bits(Latent):
+class Bits(Factorised):
     """A batch of vectors of n independent bits.
 
     Args:

@@ -13,14 +13,14 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
-from argrad.latents.base import Latent, check_scores
+from argrad.latents.base import Factorised, Latent, check_scores
 from argrad.noise import gumbel, gumbel_given_outcome
 
 __all__ = ["Categorical", "one_hot_argmax"]
 
 
 @final
-class Categorical(Latent):
+class Categorical(Factorised):
     """A batch of categorical variables, one or n per structure.
 
     Args:
@@ -41,6 +41,7 @@ class Categorical(Latent):
         self.known_finite = check_scores("Categorical", logits, event_dims, one_of_k=True, validate=validate)
         self.scores = logits
         self.event_dims = event_dims
+        self.is_one_of_k = event_dims == 1
         self._kept: tuple[Tensor, Tensor] | None = None
 
     @property

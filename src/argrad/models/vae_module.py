@@ -187,14 +187,14 @@ class DiscreteVAEModule(nn.Module):
             return -(log_prior - all_costs(cost, q)).logsumexp(-1)
         z = q.sample((samples,), generator=generator)
         prior = self.prior()
-        log_prior = torch.tensor(-q.variables * math.log(q.values)) if prior is None else prior.log_prob(z)
+        log_prior = torch.tensor(-self.variables * math.log(self.values)) if prior is None else prior.log_prob(z)
         log_weight = log_prior - evaluate(cost, q, z) - q.log_prob(z)
         return math.log(samples) - log_weight.logsumexp(0)
 
     def _log_prior_of_all(self, q: Latent) -> Tensor:
         prior = self.prior()
         if prior is None:
-            return torch.full((), -q.variables * math.log(q.values), device=q.scores.device)
+            return torch.full((), -self.variables * math.log(self.values), device=q.scores.device)
         return prior.log_prob_all()
 
     def decode(self, z: Tensor) -> Tensor:

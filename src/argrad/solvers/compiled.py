@@ -70,8 +70,15 @@ def run(kernel: Kernel, *matrices: Tensor) -> Tensor:
     captured in a CUDA graph, compiled or mapped over with vmap.
     """
     first = matrices[0]
-    arrays: list[NDArray[np.float64]] = [matrix.detach().to("cpu", torch.float64).numpy() for matrix in matrices]
+    lead = torch.broadcast_shapes(*(matrix.shape[:-2] for matrix in matrices))
+    # One long dimension: over broadcast ones NumPy would start the threads anew for every row of the last.
+    arrays: list[NDArray[np.float64]] = [
+        matrix.detach().to("cpu", torch.float64).expand(*lead, *matrix.shape[-2:]).flatten(0, -3).numpy()
+        if lead
+        else matrix.detach().to("cpu", torch.float64).numpy()
+        for matrix in matrices
+    ]
     compiled = compile_kernel(kernel, len(arrays))
     with np.errstate(all="ignore"), pytorch_threads():  # kernels meet −inf, and NaN where nobody checked, on purpose
-        result = compiled(*arrays)
-    return torch.from_numpy(result).to(first.device, first.dtype)
+        result = torch.from_numpy(compiled(*arrays))
+    return result.reshape(*lead, *result.shape[-2:]).to(first.device, first.dtype)

@@ -1,0 +1,87 @@
+"""Pairwise bits: what is their own, and what they are without pairwise scores."""
+
+import math
+
+import pytest
+import torch
+
+from argrad import Bits, Categorical, PairwiseBits
+from structured_latents import normal
+from structures import assert_law
+
+UNARY, PAIRWISE = normal(2, 5), normal(2, 5, 5, seed=1)
+
+
+def test_without_pairwise_scores_they_are_independent_bits():
+    for law in ("gibbs", "perturb"):
+        ours, bits = PairwiseBits(UNARY, torch.zeros(5, 5).double(), law=law), Bits(UNARY)
+        z = bits.sample((7,), generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(ours.score(z), bits.score(z))
+        torch.testing.assert_close(ours.mode(), bits.mode())
+        torch.testing.assert_close(ours.enumerate(), bits.enumerate())
+        if law == "perturb":
+            noise = ours.draw_noise((50,), generator=torch.Generator().manual_seed(1))
+            torch.testing.assert_close(noise, bits.draw_noise((50,), generator=torch.Generator().manual_seed(1)))
+            torch.testing.assert_close(ours.sample(noise=noise), bits.sample(noise=noise))
+            continue
+        torch.testing.assert_close(ours.log_prob(z), bits.log_prob(z))
+        torch.testing.assert_close(ours.entropy(), bits.entropy())
+        torch.testing.assert_close(ours.kl(), bits.kl())
+        torch.testing.assert_close(ours.mean(), bits.mean())
+        torch.testing.assert_close(ours.log_prob_all(), bits.log_prob_all())
+
+
+def test_score_by_hand_reads_the_upper_triangle():
+    q = PairwiseBits(
+        torch.tensor([1.0, 2.0, 4.0]), torch.tensor([[9.0, 10.0, 20.0], [9.0, 9.0, 40.0], [9.0, 9.0, 9.0]])
+    )
+    assert q.score(torch.tensor([1.0, 0.0, 1.0])) == 25
+    assert q.score(torch.ones(3)) == 77
+    assert q.scores_all().tolist() == [0, 4, 2, 46, 1, 25, 13, 77]
+
+
+def test_exact_samples_are_one_categorical_over_all_bits():
+    q = PairwiseBits(UNARY, PAIRWISE)
+    noise = q.draw_noise((20,), generator=torch.Generator().manual_seed(2))
+    assert noise.shape == (20, 2, 32)
+    number = Categorical(q.scores_all()).sample(noise=noise).argmax(-1)
+    torch.testing.assert_close(q.sample(noise=noise), q.enumerate()[number])
+    torch.testing.assert_close(q.select_from_all(q.scores_all() + noise), q.sample(noise=noise))
+
+
+@pytest.mark.parametrize("solver", ["auto", "enumeration", "branch-and-bound", "local-search"])
+def test_named_solvers(solver):
+    q = PairwiseBits(UNARY, PAIRWISE, solver, "perturb")
+    noise = q.draw_noise((20,), generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(q.sample(noise=noise), PairwiseBits(UNARY, PAIRWISE, law="perturb").sample(noise=noise))
+
+
+def test_work_is_shared_where_one_backward_pass_takes_all():
+    results = []
+    for once in (False, True):
+        unary, pairwise = UNARY.clone().requires_grad_(), PAIRWISE.clone().requires_grad_()
+        q = PairwiseBits(unary, pairwise)
+        q.differentiated_once = once
+        z = q.sample(generator=torch.Generator().manual_seed(4))
+        assert (q.scores_all() is q.scores_all()) == once
+        assert q.scores_all().requires_grad
+        (q.kl() + q.log_prob(z) + q.mean().sum(-1)).sum().backward()
+        results.append((unary.grad, pairwise.grad))
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def test_most_bits():
+    q = PairwiseBits(normal(20, dtype=torch.float32), 0.1 * normal(20, 20, seed=1, dtype=torch.float32))
+    assert q.sample(generator=torch.Generator().manual_seed(0)).shape == (20,)
+    assert 0 < q.entropy() < 20 * math.log(2)
+
+
+def test_the_laws_differ():
+    q = PairwiseBits(UNARY[0], 2 * PAIRWISE[0])
+    perturbed = q.with_law("perturb").sample((100_000,), generator=torch.Generator().manual_seed(5))
+    with pytest.raises(AssertionError):
+        assert_law(perturbed, q.log_prob_all(), q.enumerate())
+    place = 2 ** torch.arange(4, -1, -1)
+    share = torch.bincount((perturbed.long() * place).sum(-1), minlength=32) / len(perturbed)
+    assert (share - q.log_prob_all().exp()).abs().sum() / 2 > 0.03
