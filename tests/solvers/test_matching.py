@@ -114,12 +114,12 @@ def test_without_numba_torch_does_it(monkeypatch):
 
 def test_without_numba_the_error_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    compiled.compile_kernel.cache_clear()
+    compiled.compile_loop.cache_clear()
     try:
         with pytest.raises(ImportError, match="pip install numba"):
             matching(torch.zeros(2, 2), method="numba")
     finally:
-        compiled.compile_kernel.cache_clear()
+        compiled.compile_loop.cache_clear()
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])

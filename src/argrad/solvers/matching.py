@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from argrad.solvers.checks import check_possible, check_scores
-from argrad.solvers.compiled import has_numba, run
+from argrad.solvers.compiled import has_numba, prange, run
 from argrad.solvers.log_space import finite, impossible, is_possible, log_softmax, log_sum, softmax
 
 __all__ = [
@@ -80,7 +80,7 @@ def matching(scores: Tensor, *, method: Literal["auto", "numba", "torch"] = "aut
         method = "torch" if n <= MAX_ROWS and (on_device or not has_numba()) else "numba"
     if method == "torch":
         return best_by_subsets(scores.detach(), validate=validate)
-    z = run(assign, scores)
+    z = run(assign_all, assign, scores)
     check_possible("matching", z.sum((-1, -2)) > n - 0.5, ADVICE, validate=validate)
     return z
 
@@ -308,6 +308,12 @@ def permutation_matrix(columns: Tensor, like: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------------ the kernel
+
+
+def assign_all(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:
+    """:func:`assign` for each problem."""
+    for problem in prange(len(z)):
+        assign(scores[problem], z[problem])
 
 
 def assign(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:

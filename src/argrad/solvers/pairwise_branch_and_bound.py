@@ -28,8 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from argrad.solvers.compiled import compile_function, prange
 from argrad.solvers.pairwise_checks import check_pairwise
-from argrad.solvers.pairwise_compiled import compile_function, pack, prange, run, settle
+from argrad.solvers.pairwise_compiled import pack, run, settle
 
 __all__ = ["NODE_LIMIT", "PairwiseSolution", "pairwise_by_branch_and_bound", "prove_pairwise"]
 

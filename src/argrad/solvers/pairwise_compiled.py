@@ -1,8 +1,7 @@
-"""What the compiled pairwise solvers share: compiling, batches as arrays, and settling the easy bits."""
+"""What the compiled pairwise solvers share: batches as arrays, and settling the easy bits."""
 
 import math
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,40 +11,9 @@ from torch import Tensor
 
 from argrad.solvers.compiled import pytorch_threads
 
-__all__ = ["Problems", "compile_function", "pack", "prange", "run", "settle"]
+__all__ = ["Problems", "pack", "run", "settle"]
 
 Array = NDArray[np.float64]
-
-prange = range
-"""In a compiled function: the loop over problems that the threads share."""
-
-
-def compile_function(function: Callable[..., Any], *, parallel: bool = False, **names: Any) -> Callable[..., Any]:
-    """The function compiled by numba, kept on disk between processes.
-
-    numba is imported here and not with the module, so that argrad can be imported without it.
-
-    Args:
-        function: plain Python over arrays.
-        parallel: whether its ``prange`` loop is divided among threads.
-        names: what it calls, compiled already.
-    """
-    try:
-        import numba
-    except ImportError as error:
-        raise ImportError(
-            "this solver is compiled with numba, which is not installed: pip install numba; pairwise_by_enumeration "
-            "and pairwise_by_local_search do without"
-        ) from error
-    assert isinstance(function, FunctionType)
-    known = {**function.__globals__, **names, "prange": numba.prange}
-    linked = FunctionType(function.__code__, known, function.__name__)
-    linked.__module__, linked.__qualname__ = function.__module__, function.__qualname__
-    # Sums may be reordered, which lets them be vectorised; infinities keep their meaning.
-    compiled: Callable[..., Any] = numba.njit(
-        cache=True, parallel=parallel, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
-    )(linked)
-    return compiled
 
 
 class Problems(NamedTuple):

@@ -26,8 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from argrad.solvers.compiled import compile_function, prange
 from argrad.solvers.pairwise_checks import check_pairwise
-from argrad.solvers.pairwise_compiled import Problems, compile_function, pack, prange, run, settle
+from argrad.solvers.pairwise_compiled import Problems, pack, run, settle
 
 __all__ = ["pairwise_by_max_flow", "pairwise_by_pymaxflow"]
 

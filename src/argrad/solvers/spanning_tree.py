@@ -57,7 +57,7 @@ from torch import Tensor
 from argrad.solvers.checks import check_possible, check_scores
 from argrad.solvers.compiled import has_numba, run
 from argrad.solvers.log_space import finite, is_possible, log_add, log_softmax, log_sum
-from argrad.solvers.tree_kernels import choose_heads, edmonds, prim
+from argrad.solvers.tree_kernels import choose_all_heads, choose_heads, edmonds, edmonds_all, prim, prim_all
 
 __all__ = [
     "arborescence",
@@ -105,7 +105,7 @@ def spanning_tree(
         method = "torch" if scores.is_cuda or not has_numba() else "numba"
     if method == "torch":
         return grow_tree(scores.detach(), validate=validate)
-    z = run(prim, scores)
+    z = run(prim_all, prim, scores)
     check_possible("spanning_tree", is_complete(z), UNDIRECTED_ADVICE, validate=validate)
     return z
 
@@ -230,7 +230,7 @@ def arborescence(scores: Tensor, *, root: int = 0, validate: bool = True) -> Ten
     [[0, 2], [2, 1]]
     """
     turned = prepare("arborescence", scores, root, validate=validate)
-    z = root_back(run(edmonds, turned), root)
+    z = root_back(run(edmonds_all, edmonds, turned), root)
     check_possible("arborescence", is_complete(z), DIRECTED_ADVICE, validate=validate)
     return z
 
@@ -448,7 +448,7 @@ def mixed_entropy(scores: Tensor, entropies: Tensor, dim: int) -> Tensor:
 
 def draw(name: str, scores: Tensor, noise: Tensor, *, advice: str, validate: bool) -> Tensor:
     """Directed trees with root 0 from Gumbel noise."""
-    z = run(choose_heads, scores, noise)
+    z = run(choose_all_heads, choose_heads, scores, noise)
     check_possible(name, is_complete(z), advice, validate=validate)
     return z
 

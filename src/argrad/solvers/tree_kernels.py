@@ -6,10 +6,20 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["choose_heads", "edmonds", "prim"]
+from argrad.solvers.compiled import prange
+
+__all__ = ["choose_all_heads", "choose_heads", "edmonds", "edmonds_all", "prim", "prim_all"]
+
+Array = NDArray[np.float64]
 
 
-def prim(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:
+def prim_all(scores: Array, z: Array) -> None:
+    """:func:`prim` for each problem."""
+    for problem in prange(len(z)):
+        prim(scores[problem], z[problem])
+
+
+def prim(scores: Array, z: Array) -> None:
     """Prim's algorithm for a dense graph, O(n²); z is left at 0 where nothing is possible."""
     n = scores.shape[0]
     key, source, inside = np.full(n, -np.inf), np.zeros(n, np.int64), np.zeros(n, np.bool_)
@@ -34,7 +44,13 @@ def prim(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:
         z[min(node, source[node]), max(node, source[node])] = 1.0
 
 
-def edmonds(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:
+def edmonds_all(scores: Array, z: Array) -> None:
+    """:func:`edmonds` for each problem."""
+    for problem in prange(len(z)):
+        edmonds(scores[problem], z[problem])
+
+
+def edmonds(scores: Array, z: Array) -> None:
     """Chu-Liu/Edmonds with root 0 for a dense graph, O(n²) (Tarjan); z is left at 0 where nothing is possible.
 
     From a node follow best heads backwards. The path either meets the root, or a node whose own path does, and is
@@ -124,7 +140,13 @@ def edmonds(scores: NDArray[np.float64], z: NDArray[np.float64]) -> None:
         z[edge_tail[m], m] = 1.0
 
 
-def choose_heads(scores: NDArray[np.float64], noise: NDArray[np.float64], z: NDArray[np.float64]) -> None:
+def choose_all_heads(scores: Array, noise: Array, z: Array) -> None:
+    """:func:`choose_heads` for each problem."""
+    for problem in prange(len(z)):
+        choose_heads(scores[problem], noise[problem], z[problem])
+
+
+def choose_heads(scores: Array, noise: Array, z: Array) -> None:
     """One draw of a directed tree with root 0; z is left at 0 where nothing is possible.
 
     When node m gets its head, the nodes before it have been merged into theirs: only the root and the nodes from m on
