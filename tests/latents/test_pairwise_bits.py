@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from argrad import Bits, Categorical, PairwiseBits
+from argrad import Bits, PairwiseBits
 from structured_latents import normal
 from structures import assert_law
 
@@ -40,13 +40,21 @@ def test_score_by_hand_reads_the_upper_triangle():
     assert q.scores_all().tolist() == [0, 4, 2, 46, 1, 25, 13, 77]
 
 
-def test_exact_samples_are_one_categorical_over_all_bits():
+def test_exact_samples_are_drawn_one_half_after_the_other():
     q = PairwiseBits(UNARY, PAIRWISE)
     noise = q.draw_noise((20,), generator=torch.Generator().manual_seed(2))
-    assert noise.shape == (20, 2, 32)
-    number = Categorical(q.scores_all()).sample(noise=noise).argmax(-1)
-    torch.testing.assert_close(q.sample(noise=noise), q.enumerate()[number])
-    torch.testing.assert_close(q.select_from_all(q.scores_all() + noise), q.sample(noise=noise))
+    assert noise.shape == (20, 2, 4 + 8)
+    states = q.enumerate()
+    for draw, z in zip(noise, q.sample(noise=noise), strict=True):
+        for example in range(2):
+            p = q.log_prob_all()[example].exp()
+            first = [p[(states[:, :2] == half).all(-1)].sum() for half in states[::8, :2]]
+            row = (torch.stack(first).log() + draw[example, :4]).argmax()
+            given = p[8 * row : 8 * row + 8] / first[row]
+            number = 8 * row + (given.log() + draw[example, 4:]).argmax()
+            torch.testing.assert_close(z[example], states[number])
+    torch.testing.assert_close(q.select_from_all(q.scores_all(), noise), q.sample(noise=noise))
+    torch.testing.assert_close(q.select_from_all(q.scores_all(), None), q.mode())
 
 
 @pytest.mark.parametrize("solver", ["auto", "enumeration", "branch-and-bound", "local-search"])

@@ -417,7 +417,7 @@ BAD = {
     "noise of another shape": (lambda: Permutation(ZEROS).sample(noise=torch.zeros(3, 3)), ["(3, 3)", "draw_noise"]),
     "noise of the other law": (
         lambda: PairwiseBits(torch.zeros(2, 3), torch.zeros(3, 3)).sample(noise=torch.zeros(2, 3)),
-        ["(2, 3)", "[*extra, 2, 8]", "draw_noise"],
+        ["(2, 3)", "[*extra, 2, 6]", "draw_noise"],
     ),
     "z of another shape": (lambda: Permutation(ZEROS).score(torch.zeros(2, 2)), ["(2, 2)", "Permutation"]),
     "a prior of another family": (lambda: Permutation(ZEROS).kl(SpanningTree(ZEROS)), ["same family", "SpanningTree"]),

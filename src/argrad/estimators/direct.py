@@ -39,8 +39,8 @@ theirs too.
   the variance, and not the expectation.
 - For a cost that is not linear, w is found around z*, while near ties (all that counts as ε → 0) may lie between
   structures that differ in many places: then a bias stays at any ε. ``changes="all"`` has none of that: for
-  :class:`argrad.PairwiseBits` under ``law="gibbs"``, whose noise is full, every structure moves by its own cost, and
-  what is said above of one categorical variable holds.
+  :class:`argrad.PairwiseBits` under ``law="gibbs"`` every structure moves by its own cost, and what is said above of
+  one categorical variable holds for the expectation.
 
 Where one part of a structure cannot be changed on its own (subsets, permutations, trees) there are no single changes:
 take ``changes="gradient"``, or give a function of z* that returns w.
@@ -81,7 +81,7 @@ class Direct(Estimator):
         changes: how the cost is approximated around z* when there are several variables: "single", "gradient", a
             number m of random single changes, or your own function of z* that returns weights w of the same shape, for
             a cost that is about <w, z> plus a constant. "all" is no approximation: it uses the cost of every structure,
-            where noise is drawn for every structure (PairwiseBits with law="gibbs").
+            where a sample is drawn from the scores of all of them (PairwiseBits with law="gibbs").
         noise: False is classic direct loss minimisation: z* is the mode.
         target: a structure to put in place of z(ε), or class indices; also accepted in the call. In expectation the
             gradient is then that of the cross-entropy of the target, over ε.
@@ -209,7 +209,7 @@ class Direct(Estimator):
         if self.changes == "all" and not latent.is_one_of_k:
             if not isinstance(latent, PairwiseBits) or latent.law != "gibbs":
                 return (
-                    'changes="all" needs noise for every structure, which PairwiseBits with law="gibbs" has; use '
+                    'changes="all" needs the scores of all structures, which PairwiseBits with law="gibbs" has; use '
                     'changes="gradient", or a function that returns weights'
                 )
             if latent.num_states > MAX_STATES:
@@ -297,13 +297,13 @@ class Direct(Estimator):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """z*, its cost, z(ε) and, if there are two sides, z(−ε): every structure moves by its own cost."""
         costs = all_costs(cost, latent)
-        with torch.no_grad():
-            perturbed = latent.scores_all() if noise is None else latent.scores_all() + noise
-            chosen = perturbed.argmax(-1, keepdim=True)
-        value = costs.gather(-1, chosen).squeeze(-1)
+        scores = latent.scores_all().detach()
+        z = latent.select_from_all(scores, noise)
+        place = 2 ** torch.arange(latent.variables - 1, -1, -1, device=z.device)
+        value = costs.gather(-1, (z.long() * place).sum(-1, keepdim=True)).squeeze(-1)
         step = self.epsilon * (costs.detach() - value.detach().unsqueeze(-1))
-        z, better = latent.select_from_all(perturbed), latent.select_from_all(perturbed - step)
-        return z, value, better, latent.select_from_all(perturbed + step) if self.two_sided else z
+        better = latent.select_from_all(scores - step, noise)
+        return z, value, better, latent.select_from_all(scores + step, noise) if self.two_sided else z
 
     def _perturb(
         self, latent: Factorised, noise: Noise | Literal[False] | None, generator: torch.Generator | None

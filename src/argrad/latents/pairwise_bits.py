@@ -4,9 +4,10 @@ r"""n bits that depend on each other in pairs.
 
 **law="gibbs"** is the Boltzmann machine :math:`p(z) = e^{\mathrm{score}(z)} / Z`, by enumeration: one categorical
 variable over the 2^n vectors of bits, whose scores are matrix products
-(:func:`argrad.solvers.pairwise_scores_all`). The noise is a Gumbel for each of the 2^n, so that
-:math:`\arg\max_z \{\mathrm{score}(z) + \gamma(z)\}` is an exact sample. Up to 20 bits; costs n/2 · 2^n multiplications
-and 2^n numbers of noise an example. **law="perturb"** adds logistic noise to the n unary scores and calls a solver
+(:func:`argrad.solvers.pairwise_scores_all`). A sample is drawn by Gumbel-max in two steps: the first half a of the bits
+from its marginal :math:`\log p(a) = \log\sum_b e^{\mathrm{score}(a, b)} + \mathrm{const}`, then the other half given
+a. So a sample needs 2^(n/2) + 2^(n/2) numbers of noise, and not 2^n. Up to 20 bits; costs n/2 · 2^n multiplications an
+example. **law="perturb"** adds logistic noise to the n unary scores and calls a solver
 (:func:`argrad.solvers.solve_pairwise`), at any size. With no pairwise scores both are :class:`argrad.Bits`.
 """
 
@@ -88,11 +89,11 @@ class PairwiseBits(Structured, Variables):
 
     @property
     def noise_shape(self) -> torch.Size:
-        """``[*batch, 2^n]`` under the law "gibbs", ``[*batch, n]`` under "perturb"."""
+        """``[*batch, 2^⌊n/2⌋ + 2^⌈n/2⌉]`` under the law "gibbs", ``[*batch, n]`` under "perturb"."""
         if self.law == "perturb":
             return self.scores.shape
         self._check_size()
-        return torch.Size((*self.batch_shape, 2**self.variables))
+        return torch.Size((*self.batch_shape, sum(self._halves())))
 
     def with_scores(self, scores: Tensor) -> Self:
         """The same pairwise scores with other unary ones, unchecked."""
@@ -103,7 +104,7 @@ class PairwiseBits(Structured, Variables):
         return type(self)(self.scores, self.pairwise, self.solver, law, validate=False)
 
     def draw_noise(self, shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Gumbel noise for all 2^n structures, or logistic noise for the n bits."""
+        """Gumbel noise for all first and all second halves, or logistic noise for the n bits."""
         make = gumbel if self.law == "gibbs" else logistic
         shape = (*shape, *self.noise_shape)
         return make(shape, dtype=self.scores.dtype, device=self.scores.device, generator=generator)
@@ -116,11 +117,24 @@ class PairwiseBits(Structured, Variables):
         """The sum of the scores of bits and pairs of bits that are 1, ``[*extra, *batch]``."""
         return pairwise_score(self.scores, self.pairwise, self.check_structure(z)).to(self.scores.dtype)
 
-    def select_from_all(self, perturbed: Tensor) -> Tensor:
-        """The bits whose entry in ``[*extra, *batch, 2^n]`` is largest: a sample, for scores of all plus noise."""
-        number = perturbed.detach().argmax(-1, keepdim=True)
+    def select_from_all(self, scores: Tensor, noise: Tensor | None) -> Tensor:
+        """The sample that noise selects from other scores of all structures, or the best structure.
+
+        Args:
+            scores: ``[*batch, 2^n]``, in the order of :meth:`enumerate`.
+            noise: ``[*extra, *noise_shape]``; None for the best.
+        """
+        first, second = self._halves()
+        grid = scores.detach().unflatten(-1, (first, second))
+        if noise is None:
+            number = grid.flatten(-2).argmax(-1)
+        else:
+            row = (grid.logsumexp(-1) + noise[..., :first]).argmax(-1)
+            grid = grid.expand(*row.shape, first, second)
+            chosen = grid.gather(-2, row[..., None, None].expand(*row.shape, 1, second)).squeeze(-2)
+            number = row * second + (chosen + noise[..., first:]).argmax(-1)
         place = torch.arange(self.variables - 1, -1, -1, device=number.device)
-        return (number >> place & 1).to(self.scores.dtype)
+        return (number.unsqueeze(-1) >> place & 1).to(self.scores.dtype)
 
     def scores_all(self) -> Tensor:
         """The score of every vector of bits in the order of :meth:`enumerate`, ``[*batch, 2^n]``, differentiable."""
@@ -146,6 +160,10 @@ class PairwiseBits(Structured, Variables):
         """The bits without their pairwise scores: the same structures."""
         return Bits(self.scores, validate=False)
 
+    def _halves(self) -> tuple[int, int]:
+        """How many codes the first ⌊n/2⌋ bits have, and the others."""
+        return 2 ** (self.variables // 2), 2 ** (self.variables - self.variables // 2)
+
     def _check_size(self) -> None:
         if 2**self.variables > MAX_STATES:
             self._too_large("20 bits")
@@ -162,7 +180,7 @@ class PairwiseBits(Structured, Variables):
         return states
 
     def _draw(self, noise: Tensor) -> Tensor:
-        return self.select_from_all(self._states().scores.detach() + noise)
+        return self.select_from_all(self._states().scores, noise)
 
     def _log_partition(self) -> Tensor:
         return self._states().scores.logsumexp(-1).to(self.scores.dtype)
