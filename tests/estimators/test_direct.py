@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from argrad import Bits, Categorical, Direct, TableCost
+from argrad import Bits, Categorical, Direct, PairwiseBits, TableCost
 from argrad.experiments import auto_epsilon
 from problems import assert_mean, draws, make, total_variance
 
@@ -301,3 +301,39 @@ def test_auto_lands_near_the_best_fixed_epsilon_in_training():
         assert auto < min(fixed.values()) + 0.06, row
         failures |= {epsilon for epsilon in (0.1, 1.0) if fixed[epsilon] > min(fixed.values()) + 0.3}
     assert failures == {0.1, 1.0}, "a fixed ε did well everywhere"
+
+
+@pytest.mark.parametrize("family", ["categorical", "bits", "pairwise bits", "pairwise bits, all"])
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_examples_may_have_their_own_epsilon(family, two_sided):
+    generator = torch.Generator().manual_seed(3)
+    scores, pairwise = torch.randn(6, 4, generator=generator), torch.randn(4, 4, generator=generator)
+    weights = torch.randn(4, generator=generator)
+    changes = "all" if family.endswith("all") else "single"
+    epsilons = torch.tensor([0.5, 3.0, -1.0])
+
+    def build(leaf):
+        if family == "categorical":
+            return Categorical(leaf)
+        return Bits(leaf) if family == "bits" else PairwiseBits(leaf, pairwise)
+
+    def gradient(rows, epsilon):
+        leaf = scores[rows].clone().requires_grad_()
+        q = build(leaf)
+        value = Direct(epsilon, two_sided=two_sided, changes=changes)(
+            q, lambda z: (z * weights).sum(-1), noise=noise[rows]
+        )
+        value.sum().backward()
+        return leaf.grad
+
+    noise = build(scores).draw_noise(generator=generator)
+    together = gradient(slice(None), epsilons.repeat(2))
+    for row in range(6):
+        torch.testing.assert_close(together[row : row + 1], gradient(slice(row, row + 1), epsilons[row % 3].item()))
+    assert together.any()
+
+
+@pytest.mark.parametrize("epsilon", [torch.tensor([0.1, 0.0]), torch.tensor([0.1, torch.inf])])
+def test_every_epsilon_is_checked(epsilon):
+    with pytest.raises(ValueError, match="finite and not 0"):
+        Direct(epsilon)

@@ -52,7 +52,6 @@ without noise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, final
 
@@ -76,7 +75,7 @@ class Direct(Estimator):
 
     Args:
         epsilon: a number other than 0, negative ones allowed, or "auto" to adapt it to the spread of the cost (start
-            with "auto").
+            with "auto"). A tensor that broadcasts to ``[*batch]`` gives examples their own.
         two_sided: use z(−ε) − z(ε) over 2ε, whose bias is of second order in ε.
         changes: how the cost is approximated around z* when there are several variables: "single", "gradient", a
             number m of random single changes, or your own function of z* that returns weights w of the same shape, for
@@ -101,7 +100,7 @@ class Direct(Estimator):
 
     def __init__(
         self,
-        epsilon: float | Literal["auto"] = 0.1,
+        epsilon: float | Tensor | Literal["auto"] = 0.1,
         *,
         two_sided: bool = False,
         changes: Literal["single", "gradient", "all"] | int | Callable[[Tensor], Tensor] = "single",
@@ -112,7 +111,8 @@ class Direct(Estimator):
         super().__init__()
         if isinstance(epsilon, str) and epsilon != "auto":
             raise ValueError(f'epsilon must be a number or "auto", got {epsilon!r}')
-        if not isinstance(epsilon, str) and (epsilon == 0 or not math.isfinite(epsilon)):
+        numbers = torch.as_tensor(1.0 if isinstance(epsilon, str) else epsilon, dtype=torch.get_default_dtype())
+        if can_read_values(numbers) and not bool(((numbers != 0) & numbers.isfinite()).all()):
             raise ValueError(
                 f"epsilon must be finite and not 0, got {epsilon}; 0.1 is a common start, or use epsilon='auto'"
             )
@@ -133,7 +133,7 @@ class Direct(Estimator):
         self.target = target
         self.averaging = averaging
         self.needs_cost_gradient = changes == "gradient"
-        self.register_buffer("epsilon", torch.tensor(1.0 if isinstance(epsilon, str) else float(epsilon)))
+        self.register_buffer("epsilon", numbers.detach().clone())
         self.register_buffer("adaptations", torch.tensor(0, dtype=torch.int64))
 
     def forward(
@@ -165,24 +165,29 @@ class Direct(Estimator):
         z = latent.solve(perturbed).to(latent.scores.dtype)
         if not (latent.scores.requires_grad and torch.is_grad_enabled()):
             return evaluate(cost, latent, z)
+        epsilon = self._epsilon_for(latent.event_dims)
         if target is not None:
             if self.two_sided:
                 raise ValueError("a target replaces z(ε) on one side; use two_sided=False with it")
-            gradient = (z - self._as_structure(latent, target)) / self.epsilon
+            gradient = (z - self._as_structure(latent, target)) / epsilon
             return attach(evaluate(cost, latent, z), latent.scores, gradient)
         if choice is not None:
             return self._random_changes(latent, cost, z, perturbed, choice)
         value, weights = self._linearise(latent, cost, z)
-        better = latent.solve(torch.addcmul(perturbed, weights, self.epsilon, value=-1))
+        better = latent.solve(torch.addcmul(perturbed, weights, epsilon, value=-1))
         if self.two_sided:
-            worse = latent.solve(torch.addcmul(perturbed, weights, self.epsilon))
-            gradient = (worse - better) / (2 * self.epsilon)
+            worse = latent.solve(torch.addcmul(perturbed, weights, epsilon))
+            gradient = (worse - better) / (2 * epsilon)
         else:
-            gradient = (z - better) / self.epsilon
+            gradient = (z - better) / epsilon
         value = attach(value, latent.scores, gradient, known_finite=latent.known_finite)
         if self.auto and self.training:
             self.adapt(latent, weights)
         return value
+
+    def _epsilon_for(self, event_dims: int) -> Tensor:
+        """ε, shaped to broadcast against scores."""
+        return self.epsilon if self.epsilon.dim() == 0 else self.epsilon.reshape(self.epsilon.shape + (1,) * event_dims)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Noise:
         """The latent's noise; with ``changes=m`` also m uniform numbers per example, which choose the changes."""
@@ -284,7 +289,7 @@ class Direct(Estimator):
         else:
             z = choose(latent)
             value, weights = self._linearise(latent, cost, z)
-            step = self.epsilon * weights
+            step = self._epsilon_for(latent.event_dims) * weights
             scores = latent.scores.detach()
             better = choose(latent.with_scores(scores - step))
             worse = choose(latent.with_scores(scores + step)) if self.two_sided else z
@@ -301,7 +306,7 @@ class Direct(Estimator):
         z = latent.select_from_all(scores, noise)
         place = 2 ** torch.arange(latent.variables - 1, -1, -1, device=z.device)
         value = costs.gather(-1, (z.long() * place).sum(-1, keepdim=True)).squeeze(-1)
-        step = self.epsilon * (costs.detach() - value.detach().unsqueeze(-1))
+        step = self._epsilon_for(1) * (costs.detach() - value.detach().unsqueeze(-1))
         better = latent.select_from_all(scores - step, noise)
         return z, value, better, latent.select_from_all(scores + step, noise) if self.two_sided else z
 
@@ -397,7 +402,8 @@ class Direct(Estimator):
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
-        epsilon = '"auto"' if self.auto else f"{self.epsilon.item():.4g}"
+        numbers = f"{self.epsilon.item():.4g}" if self.epsilon.dim() == 0 else f"one of {tuple(self.epsilon.shape)}"
+        epsilon = '"auto"' if self.auto else numbers
         return f"epsilon={epsilon}, two_sided={self.two_sided}, changes={self.changes!r}"
 
 
