@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from argrad import cli
+from argrad.cli.reproduce import EXPERIMENTS
 from argrad.experiments import table1
 
 FIGURE1 = ["reproduce", "figure1", "--quick", "--epochs", "1", "--draws", "100", "--examples", "5"]
@@ -83,7 +84,7 @@ def test_table1_without_a_picture(monkeypatch, capsys):
     assert [path.name for path in Path("results").iterdir()] == ["table1-quick.json"]
 
 
-@pytest.mark.parametrize("name", ["table1", "figure1", "figure2", "figure6", "epsilon-learning-rate", "step-profile"])
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_help_of_each(name, capsys):
     assert cli.main(["reproduce", name, "--help"]) == 0
     text = capsys.readouterr().out

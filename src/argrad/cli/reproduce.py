@@ -21,6 +21,7 @@ EXPERIMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "figure1": ("argrad.experiments.figure1", "Figure1", {}),
     "figure2": ("argrad.experiments.figure2", "Figure2", {}),
     "figure6": ("argrad.experiments.figure2", "Figure2", {"k": (20, 30, 40, 50)}),
+    "figure3": ("argrad.experiments.figure3", "Figure3", {}),
     "epsilon-learning-rate": ("argrad.experiments.epsilon_learning_rate", "EpsilonLearningRate", {}),
     "step-profile": ("argrad.experiments.step_profile", "StepProfile", {}),
 }
@@ -32,7 +33,7 @@ ResultFile = Annotated[Path | None, arg(name="from", metavar="FILE", help_behavi
 
 @dataclass
 class Reproduce:
-    """Run the experiments of the direct optimisation paper again: its Table 1 and Figures 1, 2 and 6.
+    """Run the experiments of the direct optimisation paper again: its Table 1 and Figures 1, 2, 3 and 6.
 
     For example,
       argrad reproduce figure1 --quick               bias and variance at trained parameters, in seconds, on digits
@@ -45,6 +46,7 @@ class Reproduce:
       figure1                  bias and standard deviation against ε and τ, with the closed form
       figure2                  test loss by epoch and by wall clock, k = 10; what a step costs with each estimator
       figure6                  the same with k = 20, 30, 40, 50
+      figure3                  15 bits, independent and in pairs, with every estimator and the exact gradient
       epsilon-learning-rate    the paper's closing question, as a heat map
       step-profile             where the time of a training step goes, and how far it is from the operation count
 
@@ -52,7 +54,9 @@ class Reproduce:
     says that these are not the paper's protocol. `argrad reproduce NAME --help` lists the settings.
     """
 
-    what: Positional[Literal["table1", "figure1", "figure2", "figure6", "epsilon-learning-rate", "step-profile"]]
+    what: Positional[
+        Literal["table1", "figure1", "figure2", "figure6", "figure3", "epsilon-learning-rate", "step-profile"]
+    ]
     """Which."""
 
     def run(self, out: Out) -> int:

@@ -14,6 +14,11 @@ COLOURS = {
     "direct": "#1f5fa8",
     "gumbel-softmax": "#d1662a",
     "straight-through": "#a0307f",
+    "local-expectation": "#7a5cc9",
+    "arm": "#8c6d31",
+    "disarm": "#c9a227",
+    "rebar": "#17a2a2",
+    "relax": "#c94c4c",
 }
 
 
