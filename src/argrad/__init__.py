@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from argrad._version import __version__
-from argrad.costs import Reconstruction, TableCost
+from argrad.costs import Reconstruction, StepCost, TableCost
 from argrad.diagnostics import diagnose
 from argrad.estimators import (
     Arm,
@@ -31,6 +31,7 @@ from argrad.latents import (
     Latent,
     PairwiseBits,
     Permutation,
+    Sequence,
     SpanningTree,
     Subset,
     Unavailable,
@@ -78,7 +79,9 @@ __all__ = [
     "Reconstruction",
     "Reinforce",
     "Relax",
+    "Sequence",
     "SpanningTree",
+    "StepCost",
     "Subset",
     "TableCost",
     "Unavailable",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as AbstractSequence
 from typing import Any, Literal, Protocol, final
 
 import torch
@@ -18,13 +19,15 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, softplus
 from torch.utils.checkpoint import checkpoint
 
-from argrad.latents import Latent, Variables
+from argrad.latents import Latent, Sequence, Variables
 from argrad.latents.base import can_read_values
 
 __all__ = [
+    "ContinuedCost",
     "Cost",
     "Reconstruction",
     "SharedCost",
+    "StepCost",
     "TableCost",
     "all_costs",
     "evaluate",
@@ -190,7 +193,7 @@ def in_chunks(
     return torch.cat([function(chunk) for chunk in rows.split(size)], -1)
 
 
-def with_shape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def with_shape(tensor: Tensor, shape: AbstractSequence[int]) -> Tensor:
     """Reshape; a tensor that already has the shape is returned as it is, one node fewer to differentiate."""
     return tensor if tensor.shape == tuple(shape) else tensor.reshape(tuple(shape))
 
@@ -478,3 +481,75 @@ class _Sum(SharedCost):
 
     def all(self, latent: Latent) -> Tensor:
         return all_costs(self.parts[0], latent) + all_costs(self.parts[1], latent)
+
+
+@final
+class StepCost(SharedCost):
+    """A cost that comes step by step along a sequence, such as the rewards of a trajectory, with the sign changed.
+
+    :class:`argrad.Reinforce` then weighs a step by what comes after it, not by all.
+
+    Args:
+        function: maps z ``[*extra, batch, length, k]`` to the cost of each step, ``[*extra, batch, length]``, which may
+            depend on the symbols up to that step, and not on later ones.
+
+    >>> cost = StepCost(lambda z: z[..., 0])
+    >>> cost(torch.eye(2)[torch.tensor([[0, 1, 0]])])
+    tensor([2.])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def per_step(self, z: Tensor) -> Tensor:
+        """The cost of each step, its shape checked."""
+        return check_shape(self.function(z), tuple(z.shape[:-1]), f"the cost of steps for z of shape {tuple(z.shape)}")
+
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        """The sum over steps."""
+        return self.per_step(z).sum(-1)
+
+    def table(self, latent: Latent) -> Tensor:
+        """Every code, as a sequence of one step."""
+        return self.all(latent)
+
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
+        """By evaluation."""
+        return evaluate_single_changes(self, latent, z, value, 4 * z.numel() * z.element_size(), MEMORY_LIMIT)
+
+    def all(self, latent: Latent) -> Tensor:
+        """By evaluation."""
+        return all_costs(lambda z: self(z), latent)
+
+
+@final
+class ContinuedCost(SharedCost):
+    """The cost of going another way at one place of a sampled sequence, and on from there with the same noise.
+
+    See :mod:`argrad.latents.sequence`.
+
+    Args:
+        sequence: where the sample comes from.
+        cost: of whole sequences.
+        z: the sample, ``[batch, length, k]``.
+        noise: what selected it.
+    """
+
+    def __init__(self, sequence: Sequence, cost: Cost, z: Tensor, noise: Tensor) -> None:
+        self.sequence, self.cost, self.z, self.noise = sequence, cost, z, noise
+
+    def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
+        """The cost of z up to its first difference from the sample, and of what the noise adds."""
+        return evaluate(self.cost, self.sequence, self.sequence.continued(self.z, z, self.noise))
+
+    def table(self, latent: Latent) -> Tensor:
+        """There is none."""
+        raise ValueError("a sequence has no table of k codes")
+
+    def single_changes(self, latent: Variables, z: Tensor, value: Tensor | None = None) -> Tensor:
+        """Every other symbol at every step."""
+        return evaluate_single_changes(self, latent, z, value, 8 * z.numel() * z.element_size(), MEMORY_LIMIT)
+
+    def all(self, latent: Latent) -> Tensor:
+        """There is none."""
+        raise ValueError("the cost of going another way is known around one sample")

@@ -165,17 +165,22 @@ def why_not(estimator: Estimator, latent: Latent, cost: Cost) -> str | None:
     return None
 
 
+MAX_FLAT = 8
+"""At so many z without a slope, a cost is taken to be piecewise constant."""
+
+
 def why_not_differentiable(latent: Latent, cost: Cost, generator: torch.Generator) -> str | None:
     """Why the cost has no usable derivative with respect to z; None if it has one.
 
-    Tried at a relaxed and at a discrete z. Errors are caught here, around the user's own function, and nowhere else:
-    the same function has already worked on a discrete z without gradients.
+    Tried at a relaxed z and at discrete ones: a cost may well be flat at some of them. Errors are caught here, around
+    the user's own function, and nowhere else: the same function has already worked on a discrete z without gradients.
     """
     noise = latent.draw_noise(generator=generator)
     tried = [latent.sample(noise=noise)]
     if isinstance(latent, Factorised):
         tried.insert(0, latent.relax(latent.perturb(noise).detach(), 0.5))
-    for z in tried:
+    flat = 0
+    for z in tried:  # which grows while the cost is flat
         z = z.detach().to(latent.scores.dtype).requires_grad_()
         try:
             value = evaluate(cost, latent, z)
@@ -189,7 +194,10 @@ def why_not_differentiable(latent: Latent, cost: Cost, generator: torch.Generato
         if not bool(slope.isfinite().all()):
             return "the derivative of the cost is not finite"
         if not bool(slope.any()):
-            return "the derivative of the cost is zero: it is piecewise constant"
+            flat += 1
+            if flat == MAX_FLAT:
+                return "the derivative of the cost is zero: it is piecewise constant"
+            tried.append(latent.sample(generator=generator))
     return None
 
 

@@ -14,13 +14,15 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from argrad.costs import Cost
-from argrad.latents import Factorised, Latent, Structured
+from argrad.costs import ContinuedCost, Cost
+from argrad.latents import Categorical, Factorised, Latent, Structured
+from argrad.latents import Sequence as SequenceLatent
 from argrad.latents.base import can_read_values
 
 __all__ = [
     "Estimator",
     "Noise",
+    "along_a_sample",
     "attach",
     "attach_difference",
     "attach_to_parameters",
@@ -225,3 +227,13 @@ def with_samples(latent: Latent, noise: Tensor, samples: int) -> Tensor:
     if noise.shape != expected:
         raise ValueError(f"noise has shape {tuple(noise.shape)}, expected {tuple(expected)}; draw it with draw_noise()")
     return noise
+
+
+def along_a_sample(latent: SequenceLatent, cost: Cost, noise: Tensor) -> tuple[Categorical, ContinuedCost]:
+    """A sequence as independent variables along the sample that noise selects, with the cost of going another way.
+
+    Estimators for independent variables that look at one variable at a time are right for these two
+    (:mod:`argrad.latents.sequence`).
+    """
+    z = latent.sample(noise=noise)
+    return latent.given(z), ContinuedCost(latent, cost, z, noise)

@@ -42,6 +42,9 @@ theirs too.
   :class:`argrad.PairwiseBits` under ``law="gibbs"`` every structure moves by its own cost, and what is said above of
   one categorical variable holds for the expectation.
 
+**Sequences.** At every step the other symbols are followed by sequences that go on with the same noise
+(:mod:`argrad.latents.sequence`); then each step is one categorical variable.
+
 Where one part of a structure cannot be changed on its own (subsets, permutations, trees) there are no single changes:
 take ``changes="gradient"``, or give a function of z* that returns w.
 
@@ -59,8 +62,9 @@ import torch
 from torch import Tensor
 
 from argrad.costs import Cost, all_costs, evaluate, has_table, single_changes, table
-from argrad.estimators.base import Estimator, Noise, attach, attach_difference
+from argrad.estimators.base import Estimator, Noise, along_a_sample, attach, attach_difference
 from argrad.latents import MAX_STATES, Categorical, Factorised, Latent, PairwiseBits, Variables
+from argrad.latents import Sequence as SequenceLatent
 from argrad.latents.base import can_read_values
 
 __all__ = ["Direct"]
@@ -159,6 +163,13 @@ class Direct(Estimator):
         self.require_support(latent)
         target = self.target if target is None else target
         noise = False if noise is None and not self.noise else noise
+        if isinstance(latent, SequenceLatent):
+            if noise is None:
+                noise = self.draw_noise(latent, generator=generator)
+            symbols = (
+                torch.zeros_like(latent.scores) if noise is False else noise[0] if isinstance(noise, tuple) else noise
+            )
+            latent, cost = along_a_sample(latent, cost, symbols)
         if not isinstance(latent, Factorised):
             return self._on_structure(latent, cost, noise, generator, target)
         perturbed, choice = self._perturb(latent, noise, generator)
@@ -203,7 +214,11 @@ class Direct(Estimator):
             return 1
         if self.changes == "all":
             return latent.num_states
-        return 1 + (self.changes if isinstance(self.changes, int) else changeable(latent).num_changes)
+        if isinstance(self.changes, int):
+            return 1 + self.changes
+        if isinstance(latent, SequenceLatent):
+            return 1 + latent.length * (latent.values - 1)
+        return 1 + changeable(latent).num_changes
 
     def supports(self, latent: Latent) -> bool:
         """Every latent, if ``changes`` and ``epsilon`` suit it."""
@@ -219,7 +234,9 @@ class Direct(Estimator):
                 )
             if latent.num_states > MAX_STATES:
                 return f'{latent.number_of_states()} structures are too many for changes="all"; use changes="single"'
-        if isinstance(latent, Factorised):
+        if isinstance(latent, SequenceLatent) and (self.changes == "gradient" or callable(self.changes)):
+            return 'another symbol changes what comes after it; use changes="single" or a number of random changes'
+        if isinstance(latent, Factorised | SequenceLatent):
             return None
         if self.changes == "single" and not isinstance(latent, Variables):
             return (

@@ -5,7 +5,8 @@ r"""Gumbel-softmax, the Concrete relaxation: replace the arg max by a softmax at
 with the gradient flowing through y (for bits, y = σ((h + λ) / τ)). It is the exact gradient of a different objective,
 E[c(y)]: the bias falls and the variance grows as τ → 0. The straight-through form evaluates the cost at the arg max of
 y and lets the gradient pass as if it had been y; its value is then E[c(z)], and the cost's own parameters get an
-unbiased gradient, which the soft form does not give them.
+unbiased gradient, which the soft form does not give them. In a :class:`argrad.Sequence` each step reads what the one
+before it relaxed to.
 
 References: Jang, Gu & Poole, 2017, "Categorical reparameterization with Gumbel-softmax"; Maddison, Mnih & Teh, 2017,
 "The Concrete distribution".
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from argrad.costs import Cost, evaluate
 from argrad.estimators.base import Estimator, is_factorised, positive_buffer
-from argrad.latents import Factorised, Latent
+from argrad.latents import Factorised, Latent, Sequence
 
 __all__ = ["GumbelSoftmax"]
 
@@ -56,6 +57,9 @@ class GumbelSoftmax(Estimator):
     ) -> Tensor:
         """The cost of the relaxed sample, or of its arg max, ``[*batch]``."""
         self.require_support(latent)
+        if isinstance(latent, Sequence):
+            noise = latent.draw_noise(generator=generator) if noise is None else latent.check_noise(noise)
+            return evaluate(cost, latent, latent.relax(noise, self.temperature, straight_through=self.straight_through))
         assert isinstance(latent, Factorised)
         noise = latent.draw_noise(generator=generator) if noise is None else noise
         perturbed = latent.perturb(noise)
@@ -74,7 +78,7 @@ class GumbelSoftmax(Estimator):
 
     def supports(self, latent: Latent) -> bool:
         """Latents with a relaxation."""
-        return is_factorised(latent)
+        return is_factorised(latent) or isinstance(latent, Sequence)
 
     def extra_repr(self) -> str:
         """The settings, for printing."""

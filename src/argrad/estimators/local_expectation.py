@@ -6,7 +6,8 @@ For independent variables, with :math:`c_i(v) = c(z_1, …, z_i = v, …, z_n)` 
 
 since given the others the expectation over variable i is a finite sum. The bracket is the estimate: unbiased for any
 sample, at n (k − 1) + 1 evaluations. For bits it is :math:`\sigma'(h_i)\,(c_i(1) - c_i(0))`. With one variable it is
-the exact gradient.
+the exact gradient. On a :class:`argrad.Sequence` the other values of a step are followed by sequences that go on with
+the same noise.
 
 Reference: Titsias & Lázaro-Gredilla, 2015, "Local expectation gradients for black box variational inference".
 """
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 
 from argrad.costs import Cost, evaluate, has_table, single_changes, table
-from argrad.estimators.base import Estimator, attach, is_factorised
-from argrad.latents import Factorised, Latent
+from argrad.estimators.base import Estimator, along_a_sample, attach, is_factorised
+from argrad.latents import Factorised, Latent, Sequence
 
 __all__ = ["LocalExpectation"]
 
@@ -47,6 +48,9 @@ class LocalExpectation(Estimator):
     ) -> Tensor:
         """The cost of one sample, ``[*batch]``."""
         self.require_support(latent)
+        if isinstance(latent, Sequence):
+            noise = latent.draw_noise(generator=generator) if noise is None else latent.check_noise(noise)
+            latent, cost = along_a_sample(latent, cost, noise)
         assert isinstance(latent, Factorised)
         z = latent.sample(generator=generator, noise=noise)
         if has_table(cost, latent):
@@ -64,9 +68,11 @@ class LocalExpectation(Estimator):
 
     def cost_evaluations(self, latent: Latent) -> int:
         """One sample and its single changes."""
+        if isinstance(latent, Sequence):
+            return 1 + latent.length * (latent.values - 1)
         assert isinstance(latent, Factorised)
         return 1 + latent.num_changes
 
     def supports(self, latent: Latent) -> bool:
-        """Latents with independent variables."""
-        return is_factorised(latent)
+        """Latents with independent variables, and sequences."""
+        return is_factorised(latent) or isinstance(latent, Sequence)

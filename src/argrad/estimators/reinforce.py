@@ -10,6 +10,10 @@ scores or from a context that the user passes, trained by squared error in the s
 On structured latents this needs ``law="gibbs"``, whose log-probability is that of the samples: with perturbed samples
 and the log-probability of the other law the gradient is wrong by far more than its noise.
 
+**Sequences.** log q(z) is a sum over steps, and a step cannot change what was paid before it, so with a
+:class:`argrad.StepCost` the gradient of step t is weighed by the *costs from t on*, less a baseline for that step: the
+mean of the other samples there, or a moving average (``steps=length``).
+
 References: Williams, 1992; Mnih & Gregor, 2014, "Neural variational inference and learning in belief networks" (learnt
 baselines); Kool, van Hoof & Welling, 2019, "Buy 4 REINFORCE samples, get a baseline for free!" (leave-one-out).
 """
@@ -21,10 +25,10 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from argrad.costs import Cost, evaluate
+from argrad.costs import Cost, StepCost, evaluate
 from argrad.estimators.base import Estimator, attach, attach_to_parameters, with_samples
 from argrad.estimators.control import RunningMoments, apply_network, features, small_network
-from argrad.latents import Factorised, Latent
+from argrad.latents import Factorised, Latent, Sequence
 
 __all__ = ["Reinforce"]
 
@@ -38,6 +42,7 @@ class Reinforce(Estimator):
         baseline: "none", "moving-average", "leave-one-out" (S ≥ 2), "learnt" (a small network, sized by the first
             call), or your own module that maps ``[*batch, features]`` to ``[*batch]``. "auto" is leave-one-out where
             there are several samples, else the moving average.
+        steps: the length of sequences, where a moving average is to be kept for each step; see above.
 
     >>> from argrad import Categorical
     >>> logits = torch.zeros(4, 3, requires_grad=True)
@@ -53,6 +58,7 @@ class Reinforce(Estimator):
         samples: int = 1,
         *,
         baseline: Literal["auto", "none", "moving-average", "leave-one-out", "learnt"] | nn.Module = "auto",
+        steps: int | None = None,
     ) -> None:
         super().__init__()
         if samples < 1 or samples != int(samples):
@@ -70,6 +76,9 @@ class Reinforce(Estimator):
             baseline if isinstance(baseline, nn.Module) else small_network() if baseline == "learnt" else None
         )
         self.moments = RunningMoments() if self.baseline in ("moving-average", "learnt") else None
+        self.steps = steps
+        per_step = steps is not None and self.baseline == "moving-average"
+        self.step_moments = nn.ModuleList([RunningMoments() for _ in range(steps or 0)]) if per_step else None
 
     def forward(
         self,
@@ -94,6 +103,8 @@ class Reinforce(Estimator):
             self.draw_noise(latent, generator=generator) if noise is None else with_samples(latent, noise, self.samples)
         )
         z = latent.sample(noise=noise)
+        if isinstance(latent, Sequence) and isinstance(cost, StepCost):
+            return self._by_steps(latent, cost, z)
         costs = evaluate(cost, latent, z)
         value = costs.mean(0) if self.samples > 1 else costs.squeeze(0)
         if not (latent.requires_grad and torch.is_grad_enabled()):
@@ -120,6 +131,30 @@ class Reinforce(Estimator):
         weight = advantage.reshape(advantage.shape + (1,) * latent.event_dims)
         gradient = (weight * latent.score_gradient(z)).mean(0)
         return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
+
+    def _by_steps(self, latent: Sequence, cost: StepCost, z: Tensor) -> Tensor:
+        """Each step is weighed by the costs from there on, against a baseline of its own."""
+        costs = cost.per_step(z)
+        value = costs.sum(-1).mean(0)
+        if not (latent.requires_grad and torch.is_grad_enabled()):
+            return value
+        ahead = costs.detach().flip(-1).cumsum(-1).flip(-1)
+        advantage = ahead
+        if self.baseline == "leave-one-out":
+            advantage = (ahead - ahead.mean(0)) * (self.samples / (self.samples - 1))
+        elif self.baseline != "none":
+            if self.step_moments is None or self.steps != latent.length:
+                raise ValueError(
+                    f"a baseline for each of {latent.length} steps needs several samples, Reinforce(samples=2), or a "
+                    f"moving average for each, Reinforce(steps={latent.length})"
+                )
+            kept = [moments for moments in self.step_moments if isinstance(moments, RunningMoments)]
+            advantage = ahead - torch.stack([moments.location() for moments in kept]).to(ahead)
+            if self.training:
+                for moments, seen in zip(kept, ahead.unbind(-1), strict=True):
+                    moments.update(seen)
+        log_probs = latent.step_log_probs(z)
+        return attach(value, log_probs.movedim(0, -2), (advantage / self.samples).movedim(0, -2))
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """``[samples, *noise_shape]``, of the latent."""

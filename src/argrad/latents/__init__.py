@@ -8,6 +8,7 @@ from argrad.latents.concrete import binary_concrete_log_prob, concrete_log_prob
 from argrad.latents.gaussian import Gaussian
 from argrad.latents.pairwise_bits import PairwiseBits
 from argrad.latents.permutation import Permutation
+from argrad.latents.sequence import Sequence
 from argrad.latents.spanning_tree import SpanningTree
 from argrad.latents.structured import Structured
 from argrad.latents.subset import Subset
@@ -23,6 +24,7 @@ __all__ = [
     "Law",
     "PairwiseBits",
     "Permutation",
+    "Sequence",
     "SpanningTree",
     "Structured",
     "Subset",
