@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from argrad.costs import ContinuedCost, Cost
-from argrad.latents import Categorical, Factorised, Latent, Structured
+from argrad.latents import Categorical, Factorised, Latent, PairwiseBits, Structured
 from argrad.latents import Sequence as SequenceLatent
 from argrad.latents.base import can_read_values
 
@@ -151,8 +151,9 @@ def attach(value: Tensor, scores: Tensor, gradient: Tensor, *, known_finite: boo
 def attach_difference(value: Tensor, latent: Latent, plus: Tensor, minus: Tensor, factor: Tensor | float) -> Tensor:
     r"""Put :math:`\mathrm{factor}\,(\nabla\mathrm{score}(z_+) - \nabla\mathrm{score}(z_-))` on a value.
 
-    For independent variables the gradient of the score with respect to the scores is z itself. For structured latents
-    it is taken through ``latent.score``, so that pairwise and transition scores receive theirs too.
+    For independent variables the gradient of the score with respect to the scores is z itself, for pairwise scores it
+    is the product of two bits. For other structured latents it is taken through ``latent.score``, so that transition
+    scores receive theirs too.
 
     Args:
         value: ``[*batch]``; gradients that it carries already still flow.
@@ -177,6 +178,15 @@ def attach_difference(value: Tensor, latent: Latent, plus: Tensor, minus: Tensor
         gradient = (plus - minus) * factor
         gradient = gradient.mean(extra) if extra else gradient
         return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
+    if isinstance(latent, PairwiseBits):
+        scale = torch.as_tensor(factor, dtype=plus.dtype, device=plus.device).detach()
+        to_unary = (plus - minus) * scale.unsqueeze(-1)
+        pairs = plus.unsqueeze(-1) * plus.unsqueeze(-2) - minus.unsqueeze(-1) * minus.unsqueeze(-2)
+        to_pairs = (pairs * scale[..., None, None]).triu(1)
+        if extra:
+            to_unary, to_pairs = to_unary.mean(extra), to_pairs.mean(extra)
+        pairwise = latent.pairwise.expand(*latent.batch_shape, *latent.pairwise.shape[-2:])
+        return attach(attach(value, latent.scores, to_unary), pairwise, to_pairs)
     # The difference is only ever differentiated: its value may be inf - inf where a structure is impossible.
     difference = latent.score(plus) - latent.score(minus)
     weight = torch.as_tensor(factor, dtype=difference.dtype, device=difference.device).detach().expand_as(difference)

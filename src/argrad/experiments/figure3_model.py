@@ -162,7 +162,7 @@ class StackedReconstruction(SharedCost):
         hidden = self.model.decoder_hidden(folded)
         normalizers = self.model.log_normalizers(hidden).unflatten(1, (-1, batch))
         seen = (hidden.unflatten(1, (-1, batch)) * self.seen.unsqueeze(1)).sum(-1)
-        costs = normalizers - seen - self.constant.unsqueeze(1)
+        costs: Tensor = normalizers - seen - self.constant.unsqueeze(1)
         return costs.movedim(1, 0).reshape(*extra, models, batch)
 
     def table(self, latent: Latent) -> Tensor:

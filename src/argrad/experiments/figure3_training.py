@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -155,8 +155,8 @@ class StackedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Follow the gradients."""
-        gradients = [parameter.grad for parameter in self.parameters]
-        assert all(gradient is not None for gradient in gradients)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        assert len(gradients) == len(self.parameters)
         first_decay, second_decay = self.betas
         self.steps.add_(1)
         torch._foreach_lerp_(self.first, gradients, 1 - first_decay)
@@ -365,7 +365,8 @@ def train(
     torch.manual_seed(trials[0].seed)
     trainer = make_trainer(method, encoder, trials, train_images, bits=bits, batch_size=batch_size)
     per_epoch = len(train_images) // batch_size
-    looks: list[tuple[int, list[float], list[float], list[float]]] = []
+    looked: list[int] = []
+    seen: dict[str, list[list[float]]] = {"validation": [], "test": [], "test_nll": []}
     seconds = 0.0
     for epoch in range(1, epochs + 1):
         began = time.monotonic()
@@ -378,16 +379,18 @@ def train(
         if epoch > 10 and epoch % look_every and epoch != epochs:
             continue
         on_validation, _ = trainer.model.evaluate(validation)
-        on_test: tuple[Any, Any] = ([], [])
+        looked.append(epoch)
+        seen["validation"].append(on_validation.tolist())
         if test is not None:
-            on_test = tuple(numbers.tolist() for numbers in trainer.model.evaluate(test))  # type: ignore[assignment]
-        looks.append((epoch, on_validation.tolist(), *on_test))
+            for name, numbers in zip(("test", "test_nll"), trainer.model.evaluate(test), strict=True):
+                seen[name].append(numbers.tolist())
         if progress and (epoch == 1 or epoch == epochs or epoch % max(1, epochs // 10) == 0):
             progress(
                 f"{method}, {encoder}: epoch {epoch}/{epochs}, validation {on_validation.mean():.2f}, {seconds:.0f} s"
             )
 
-    def by_model(column: int) -> list[list[float]]:
-        return [[round(row[column][m], 3) for row in looks] for m in range(len(trials))] if looks[0][column] else []
-
-    return Curve([row[0] for row in looks], by_model(1), by_model(2), by_model(3), seconds, per_epoch * epochs)
+    by_model = {
+        name: [[round(number, 3) for number in model] for model in zip(*rows, strict=True)]
+        for name, rows in seen.items()
+    }
+    return Curve(looked, **by_model, seconds=seconds, steps=per_epoch * epochs)

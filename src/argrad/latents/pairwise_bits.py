@@ -7,17 +7,20 @@ variable over the 2^n vectors of bits, whose scores are matrix products
 (:func:`argrad.solvers.pairwise_scores_all`). A sample is drawn by Gumbel-max in two steps: the first half a of the bits
 from its marginal :math:`\log p(a) = \log\sum_b e^{\mathrm{score}(a, b)} + \mathrm{const}`, then the other half given
 a. So a sample needs 2^(n/2) + 2^(n/2) numbers of noise, and not 2^n. Up to 20 bits; costs n/2 · 2^n multiplications an
-example. **law="perturb"** adds logistic noise to the n unary scores and calls a solver
-(:func:`argrad.solvers.solve_pairwise`), at any size. With no pairwise scores both are :class:`argrad.Bits`.
+example. On a GPU one kernel does it all (:mod:`argrad.solvers.pairwise_fused`). **law="perturb"** adds logistic noise
+to the n unary scores and calls a solver (:func:`argrad.solvers.solve_pairwise`), at any size. With no pairwise scores
+both are :class:`argrad.Bits`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from argrad.latents.base import MAX_STATES, Law, Variables
 from argrad.latents.bits import Bits
@@ -27,6 +30,7 @@ from argrad.noise import gumbel, logistic
 from argrad.solvers.pairwise import PairwiseSolver, PairwiseSolverName, pairwise_score, solve_pairwise
 from argrad.solvers.pairwise_checks import check_pairwise
 from argrad.solvers.pairwise_enumeration import exact_product, pairwise_scores_all, split_codes
+from argrad.solvers.pairwise_fused import can_fuse, sample_and_kl
 
 __all__ = ["PairwiseBits"]
 
@@ -66,6 +70,7 @@ class PairwiseBits(Structured, Variables):
         self.solver: PairwiseSolverName | PairwiseSolver = solver
         self.event_dims = 1
         self._kept: Categorical | None = None
+        self._kl_kept: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def unary(self) -> Tensor:
@@ -134,7 +139,8 @@ class PairwiseBits(Structured, Variables):
             chosen = grid.gather(-2, row[..., None, None].expand(*row.shape, 1, second)).squeeze(-2)
             number = row * second + (chosen + noise[..., first:]).argmax(-1)
         place = torch.arange(self.variables - 1, -1, -1, device=number.device)
-        return (number.unsqueeze(-1) >> place & 1).to(self.scores.dtype)
+        bits: Tensor = number.unsqueeze(-1) >> place & 1
+        return bits.to(self.scores.dtype)
 
     def scores_all(self) -> Tensor:
         """The score of every vector of bits in the order of :meth:`enumerate`, ``[*batch, 2^n]``, differentiable."""
@@ -180,7 +186,17 @@ class PairwiseBits(Structured, Variables):
         return states
 
     def _draw(self, noise: Tensor) -> Tensor:
-        return self.select_from_all(self._states().scores, noise)
+        if noise.shape != self.noise_shape or not can_fuse(self.scores, self.pairwise):
+            return self.select_from_all(self._states().scores, noise)
+        return self._sample_and_keep_kl(noise)
+
+    def _sample_and_keep_kl(self, noise: Tensor) -> Tensor:
+        """One kernel for the sample and, where it will be wanted, the KL with its gradient."""
+        both = self.differentiated_once and self.requires_grad and self._kl_kept is None
+        z, *kl = sample_and_kl(self.scores, self.pairwise, noise, gradient=both)
+        if both:
+            self._kl_kept = (kl[0], kl[1], kl[2])
+        return z
 
     def _log_partition(self) -> Tensor:
         return self._states().scores.logsumexp(-1).to(self.scores.dtype)
@@ -194,7 +210,13 @@ class PairwiseBits(Structured, Variables):
         return torch.cat(halves, -1).to(self.scores.dtype)
 
     def _entropy(self) -> Tensor:
-        return self._states().entropy().to(self.scores.dtype)
+        if not (self.differentiated_once and self.requires_grad and can_fuse(self.scores, self.pairwise)):
+            return self._states().entropy().to(self.scores.dtype)
+        if self._kl_kept is None:
+            self._sample_and_keep_kl(self.scores.new_zeros(self.noise_shape))
+        assert self._kl_kept is not None
+        entropy: Tensor = KnownEntropy.apply(self.scores, self.pairwise, *self._kl_kept)  # type: ignore[no-untyped-call]
+        return entropy
 
     def _kl_to(self, prior: Self) -> Tensor:
         return self._states().kl(prior._states()).to(self.scores.dtype)
@@ -204,3 +226,22 @@ class PairwiseBits(Structured, Variables):
 
     def _details(self) -> str:
         return f"variables={self.variables}"
+
+
+class KnownEntropy(torch.autograd.Function):
+    """n log 2 − KL, whose gradients are known already: for latents that are differentiated once."""
+
+    @staticmethod
+    def forward(ctx: Any, unary: Tensor, pairwise: Tensor, kl: Tensor, to_unary: Tensor, to_pairwise: Tensor) -> Tensor:
+        ctx.save_for_backward(to_unary, to_pairwise)
+        ctx.shared = pairwise.dim() == 2 < to_pairwise.dim()
+        return unary.shape[-1] * math.log(2) - kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        to_unary, to_pairwise = ctx.saved_tensors
+        pairs = to_pairwise * -upstream[..., None, None]
+        if ctx.shared:
+            pairs = pairs.sum(tuple(range(pairs.dim() - 2)))
+        return to_unary * -upstream.unsqueeze(-1), pairs, None, None, None
