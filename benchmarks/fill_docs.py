@@ -25,6 +25,7 @@ TABLES = {
         "argrad.experiments.epsilon_learning_rate",
     ),
     "step-profile": ("docs/results.md", "results/step-profile.json", "argrad.experiments.step_profile"),
+    "structures": ("docs/structures.md", "results/structures.json", "argrad.experiments.structures"),
 }
 """Marker: the page, the result, and the module whose ``markdown`` turns one into the other."""
 

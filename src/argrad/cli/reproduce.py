@@ -24,6 +24,7 @@ EXPERIMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "figure3": ("argrad.experiments.figure3", "Figure3", {}),
     "epsilon-learning-rate": ("argrad.experiments.epsilon_learning_rate", "EpsilonLearningRate", {}),
     "step-profile": ("argrad.experiments.step_profile", "StepProfile", {}),
+    "structures": ("argrad.experiments.structures", "Structures", {}),
 }
 """Each is a module with a dataclass of settings (and what differs from its defaults), ``run(settings, progress)``,
 ``format_table(result)``, and where there is a picture ``plot(result, path)``."""
@@ -49,13 +50,23 @@ class Reproduce:
       figure3                  15 bits, independent and in pairs, with every estimator and the exact gradient
       epsilon-learning-rate    the paper's closing question, as a heat map
       step-profile             where the time of a training step goes, and how far it is from the operation count
+      structures               learning to sort, and finding a tree: direct beside its usual rivals, on the CPU
 
     Each writes NAME.json and NAME.png into the output folder; with --quick, NAME-quick.json and NAME-quick.png, and it
     says that these are not the paper's protocol. `argrad reproduce NAME --help` lists the settings.
     """
 
     what: Positional[
-        Literal["table1", "figure1", "figure2", "figure6", "figure3", "epsilon-learning-rate", "step-profile"]
+        Literal[
+            "table1",
+            "figure1",
+            "figure2",
+            "figure6",
+            "figure3",
+            "epsilon-learning-rate",
+            "step-profile",
+            "structures",
+        ]
     ]
     """Which."""
 
