@@ -84,12 +84,16 @@ def test_table1_without_a_picture(monkeypatch, capsys):
     assert [path.name for path in Path("results").iterdir()] == ["table1-quick.json"]
 
 
+ON_THE_CPU = ("structures",)
+
+
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_help_of_each(name, capsys):
     assert cli.main(["reproduce", name, "--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("--quick", "--output", "--from", "--json", "--device"):
+    for word in ("--quick", "--output", "--from", "--json"):
         assert word in text
+    assert ("--device" in text) == (name not in ON_THE_CPU)
     assert "type: ignore" not in text
 
 
