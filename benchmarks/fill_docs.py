@@ -19,6 +19,7 @@ TABLES = {
     "figure1": ("docs/results.md", "results/figure1.json", "argrad.experiments.figure1"),
     "figure2": ("docs/results.md", "results/figure2.json", "argrad.experiments.figure2"),
     "figure6": ("docs/results.md", "results/figure6.json", "argrad.experiments.figure2"),
+    "figure3": ("docs/results.md", "results/figure3.json", "argrad.experiments.figure3"),
     "epsilon-learning-rate": (
         "docs/results.md",
         "results/epsilon-learning-rate.json",
