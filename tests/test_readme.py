@@ -142,7 +142,7 @@ def every_block() -> list[object]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Path, Page]]:
     pages = {}
     for path in documentation():
-        module = types.ModuleType("documentation_" + re.sub(r"\W", "_", path.stem))
+        module = types.ModuleType("documentation_" + re.sub(r"\W", "_", str(path.relative_to(ROOT))))
         sys.modules[module.__name__] = module  # dataclasses and pickle look up the module a class says it is from
         pages[path] = Page(tmp_path_factory.mktemp(path.stem), module)
     yield pages
