@@ -26,6 +26,12 @@ TABLES = {
         "argrad.experiments.epsilon_learning_rate",
     ),
     "step-profile": ("docs/results.md", "results/step-profile.json", "argrad.experiments.step_profile"),
+    "table2": ("docs/semi-supervised.md", "results/table2.json", "argrad.experiments.table2"),
+    "figure4": ("docs/semi-supervised.md", "results/figure4.json", "argrad.experiments.figure4"),
+    "figure5": ("docs/attributes.md", "results/figure5.json", "argrad.experiments.figure5"),
+    "hippocampus": ("docs/segmentation.md", "results/hippocampus.json", "argrad.experiments.hippocampus"),
+    "whole-brain": ("docs/segmentation.md", "results/whole-brain.json", "argrad.experiments.whole_brain"),
+    "tokenizer": ("docs/tokenizer.md", "results/tokenizer.json", "argrad.experiments.tokenizer"),
     "structures": ("docs/structures.md", "results/structures.json", "argrad.experiments.structures"),
 }
 """Marker: the page, the result, and the module whose ``markdown`` turns one into the other."""

@@ -1,5 +1,6 @@
 """argrad: the gradient of an expected cost when the thing sampled is a discrete choice."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from argrad._version import __version__
@@ -38,16 +39,15 @@ from argrad.latents import (
 )
 
 if TYPE_CHECKING:
-    from argrad.models import DiscreteVAE
+    from argrad.models import AnatomicalSegmenter, AttributeVAE, DiscreteVAE, SemiSupervisedVAE, Tokenizer
 else:
+    MODELS = {"AnatomicalSegmenter", "AttributeVAE", "DiscreteVAE", "SemiSupervisedVAE", "Tokenizer"}
 
     def __getattr__(name: str) -> Any:
         """Import a scikit-learn estimator when it is asked for; the rest of argrad does without scikit-learn."""
-        if name == "DiscreteVAE":
-            from argrad.models import DiscreteVAE
-
-            globals()[name] = DiscreteVAE
-            return DiscreteVAE
+        if name in MODELS:
+            globals()[name] = getattr(import_module("argrad.models"), name)
+            return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
@@ -55,7 +55,9 @@ else:
 
 
 __all__ = [
+    "AnatomicalSegmenter",
     "Arm",
+    "AttributeVAE",
     "Bits",
     "BlackboxDifferentiation",
     "Categorical",
@@ -79,11 +81,13 @@ __all__ = [
     "Reconstruction",
     "Reinforce",
     "Relax",
+    "SemiSupervisedVAE",
     "Sequence",
     "SpanningTree",
     "StepCost",
     "Subset",
     "TableCost",
+    "Tokenizer",
     "Unavailable",
     "__version__",
     "attach",

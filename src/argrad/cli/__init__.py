@@ -7,7 +7,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Union
 
@@ -21,6 +21,9 @@ from argrad.cli.demo import Demo
 from argrad.cli.diagnose import Diagnose
 from argrad.cli.out import Out
 from argrad.cli.reproduce import EXPERIMENTS, Reproduce, experiment
+from argrad.cli.segment import STAGES, Segment, segment_command
+from argrad.cli.tokenize import ACTIONS as TOKENIZER_ACTIONS
+from argrad.cli.tokenize import Tokenize, tokenize_command
 from argrad.cli.train import Evaluate, Sample, train_command
 
 __all__ = ["main"]
@@ -33,6 +36,8 @@ Start with
   argrad diagnose --problem mine.npz      which estimator suits your own problem
   argrad reproduce figure1 --quick        the paper's tables and figures, quickly or in full
   argrad bench estimators                 what a training step costs with each
+  argrad segment --help                   label medical scans with shapes learnt from other people's label maps
+  argrad tokenize --help                  images to grids of codes and back, and new images from a prior over codes
   argrad data list                        data sets, and which are on this machine
 
 `argrad COMMAND --help` explains a command, `argrad --version` prints the version. With --json the last and only line on
@@ -55,9 +60,19 @@ COMMANDS: dict[str, type[Any]] = {
     "sample": Sample,
     "diagnose": Diagnose,
     "reproduce": Reproduce,
+    "segment": Segment,
+    "tokenize": Tokenize,
     "bench": Bench,
     "data": Data,
 }
+
+ACTIONS: dict[str, tuple[Container[str], Callable[[str], type[Any]]]] = {
+    "bench": (BENCHMARKS, benchmark),
+    "reproduce": (EXPERIMENTS, experiment),
+    "segment": (STAGES, segment_command),
+    "tokenize": (TOKENIZER_ACTIONS, tokenize_command),
+}
+"""Of commands that are followed by a second word: those words, and the settings that each of them takes."""
 
 
 def any_command(*, brief: bool) -> Any:
@@ -77,12 +92,11 @@ def parse(arguments: list[str]) -> Any:
     try:
         with contextlib.redirect_stderr(message):
             if arguments[:1] == ["train"]:
-                return read(train_command(), prog="argrad train", args=arguments[1:], **options)
-            if arguments[:1] == ["bench"] and arguments[1:2] and arguments[1] in BENCHMARKS:
-                return read(benchmark(arguments[1]), prog=f"argrad bench {arguments[1]}", args=arguments[2:], **options)
-            if arguments[:1] == ["reproduce"] and arguments[1:2] and arguments[1] in EXPERIMENTS:
-                program = f"argrad reproduce {arguments[1]}"
-                return read(experiment(arguments[1]), prog=program, args=arguments[2:], **options)
+                return read(train_command(arguments[1:]), prog="argrad train", args=arguments[1:], **options)
+            if len(arguments) > 1 and arguments[1] in ACTIONS.get(arguments[0], ((), None))[0]:
+                command, action = arguments[:2]
+                settings = ACTIONS[command][1](action)
+                return read(settings, prog=f"argrad {command} {action}", args=arguments[2:], **options)
             commands = any_command(brief=not arguments or arguments[0] not in COMMANDS)
             return read(commands, prog="argrad", description=DESCRIPTION, args=arguments, **options)
     except SystemExit as exit_:

@@ -18,13 +18,19 @@ __all__ = ["EXPERIMENTS", "Reproduce", "experiment"]
 
 EXPERIMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "table1": ("argrad.experiments.table1", "Table1", {}),
+    "table2": ("argrad.experiments.table2", "Table2", {}),
     "figure1": ("argrad.experiments.figure1", "Figure1", {}),
     "figure2": ("argrad.experiments.figure2", "Figure2", {}),
     "figure6": ("argrad.experiments.figure2", "Figure2", {"k": (20, 30, 40, 50)}),
     "figure3": ("argrad.experiments.figure3", "Figure3", {}),
+    "figure4": ("argrad.experiments.figure4", "Figure4", {}),
+    "figure5": ("argrad.experiments.figure5", "Figure5", {}),
     "epsilon-learning-rate": ("argrad.experiments.epsilon_learning_rate", "EpsilonLearningRate", {}),
     "step-profile": ("argrad.experiments.step_profile", "StepProfile", {}),
     "structures": ("argrad.experiments.structures", "Structures", {}),
+    "hippocampus": ("argrad.experiments.hippocampus", "Hippocampus", {}),
+    "whole-brain": ("argrad.experiments.whole_brain", "WholeBrain", {}),
+    "tokenizer": ("argrad.experiments.tokenizer", "TokenizerComparison", {}),
 }
 """Each is a module with a dataclass of settings (and what differs from its defaults), ``run(settings, progress)``,
 ``format_table(result)``, and where there is a picture ``plot(result, path)``."""
@@ -44,13 +50,19 @@ class Reproduce:
 
     There are
       table1                   test loss by data set, k and estimator, beside the paper's and the EM optimum
+      table2                   accuracy and bound from a few labels, beside the paper's
       figure1                  bias and standard deviation against ε and τ, with the closed form
       figure2                  test loss by epoch and by wall clock, k = 10; what a step costs with each estimator
       figure6                  the same with k = 20, 30, 40, 50
       figure3                  15 bits, independent and in pairs, with every estimator and the exact gradient
+      figure4                  samples without labels and with a few, and with parts of the objective left out
+      figure5                  faces with attributes switched on and off, people held out, before an independent judge
       epsilon-learning-rate    the paper's closing question, as a heat map
       step-profile             where the time of a training step goes, and how far it is from the operation count
       structures               learning to sort, and finding a tree: direct beside its usual rivals, on the CPU
+      hippocampus              segmentation without a labelled scan, beside EM and a supervised U-Net
+      whole-brain              30 structures in 3-D, shapes from deformations of one brain
+      tokenizer                images to 7 × 7 codes by every estimator, beside vector quantisation
 
     Each writes NAME.json and NAME.png into the output folder; with --quick, NAME-quick.json and NAME-quick.png, and it
     says that these are not the paper's protocol. `argrad reproduce NAME --help` lists the settings.
@@ -59,13 +71,19 @@ class Reproduce:
     what: Positional[
         Literal[
             "table1",
+            "table2",
             "figure1",
             "figure2",
             "figure6",
             "figure3",
+            "figure4",
+            "figure5",
             "epsilon-learning-rate",
             "step-profile",
             "structures",
+            "hippocampus",
+            "whole-brain",
+            "tokenizer",
         ]
     ]
     """Which."""

@@ -1,8 +1,10 @@
-"""`argrad train`, `argrad evaluate`, `argrad sample`: a discrete VAE from data to pictures."""
+"""`argrad train`, `argrad evaluate`, `argrad sample`: a discrete or a semi-supervised VAE from data to pictures."""
 
 from __future__ import annotations
 
 import datetime
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,26 +19,61 @@ if TYPE_CHECKING:
 __all__ = ["Evaluate", "Sample", "train_command"]
 
 OptionalPath = Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="(optional)")]
+OptionalNumber = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")]
 
 
-def train_command() -> type[Any]:
-    """The command `train`; its settings live with the model, which takes a while to import."""
+TaskName = Literal["vae", "classify"]
+SMALL = 256
+"""Images of no more pixels gain nothing from threads, and lose much on a busy machine."""
+
+
+def train_command(arguments: Sequence[str] = ()) -> type[Any]:
+    """The command `train`; its settings live with the model that the arguments name, and take a while to import."""
+    return classify_command() if task_of(arguments) == "classify" else vae_command()
+
+
+def task_of(arguments: Sequence[str]) -> TaskName:
+    """What `--task` says, or, where a run is resumed, what the run is."""
+    given: dict[str, str] = {}
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
+        flag, _, value = word.partition("=")
+        given[flag] = value or following
+    if "--task" in given:
+        return "classify" if given["--task"] == "classify" else "vae"
+    return "classify" if "--resume" in given and is_classifier(Path(given["--resume"])) else "vae"
+
+
+def is_classifier(run: Path) -> bool:
+    """Whether a run folder holds a semi-supervised VAE; what is no run folder is told so later."""
+    try:
+        config = json.loads((run.expanduser() / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("task") == "classify"
+
+
+def vae_command() -> type[Any]:
+    """The command that trains a discrete VAE."""
     from argrad.models.vae_run import TrainSettings
 
     @dataclass
     class Train:
-        """Train a discrete VAE on images and write a report.
+        """Train a discrete VAE on images and write a report; with --task classify, a classifier from a few labels.
 
         For example,
           argrad train                                         digits, one of 10 codes
           argrad train --data mnist --values 50                MNIST, one of 50 codes
           argrad train --data my-pictures/ --latent bits --variables 16
           argrad train --resume runs/digits-20190526-101500    go on after an interruption
+          argrad train --task classify --labels 50             a classifier of digits from 50 labels
           torchrun --nproc-per-node 2 -m argrad train --data mnist
 
-        Everything is written into a new folder, which `evaluate`, `sample` and `--resume` take.
+        Everything is written into a new folder, which `evaluate`, `sample` and `--resume` take. `argrad train --task
+        classify --help` lists the settings of the classifier.
         """
 
+        task: TaskName = "vae"
+        """vae: a discrete VAE, without labels; classify: a semi-supervised VAE, from a few labels."""
         settings: TrainSettings = field(default_factory=TrainSettings)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
@@ -44,7 +81,7 @@ def train_command() -> type[Any]:
         """Go on with this run; of the other settings only --epochs may change."""
         device: str = "auto"
         """cpu, cuda, cuda:1 …; auto takes a GPU where there is one."""
-        threads: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")] = None
+        threads: OptionalNumber = None
         """Threads that PyTorch may use."""
         tensorboard: bool = False
         """Also write the metrics for TensorBoard (needs argrad[log])."""
@@ -54,10 +91,56 @@ def train_command() -> type[Any]:
         def run(self, out: Out) -> int:
             return run_training(self, out)
 
-    Train.__annotations__.update(settings=TrainSettings, run_folder=OptionalPath, resume=OptionalPath)
-    Train.__annotations__.update(device=str, tensorboard=bool, json=bool)
-    Train.__annotations__["threads"] = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")]
-    return Train
+    return with_types(Train, TrainSettings)
+
+
+def classify_command() -> type[Any]:
+    """The command that trains a semi-supervised VAE."""
+    from argrad.models.semi_supervised_run import ClassifySettings
+
+    @dataclass
+    class Classify:
+        """Train a classifier and generator from a few labels and many images (a semi-supervised VAE), with a report.
+
+        For example,
+          argrad train --task classify --data digits --labels 50
+          argrad train --task classify --data mnist --binarize round --labels 100 --latent 20 --epochs 60
+          argrad train --task classify --data mine.npz --labels 0    images and labels; -1 means not labelled
+          argrad train --resume runs/digits-20190526-101500          go on after an interruption
+
+        At the end the accuracy on test images is printed beside that of scikit-learn's logistic regression and label
+        spreading with the same labels. `evaluate`, `sample --label` and `--resume` take the folder that is written.
+        """
+
+        task: TaskName = "classify"
+        """vae: a discrete VAE, without labels; classify: a semi-supervised VAE, from a few labels."""
+        settings: ClassifySettings = field(default_factory=ClassifySettings)
+        run_folder: OptionalPath = None
+        """Folder to write to; runs/DATA-DATE-TIME unless given."""
+        resume: OptionalPath = None
+        """Go on with this run; of the other settings only --epochs may change."""
+        device: str = "auto"
+        """cpu, cuda, cuda:1 …; auto takes a GPU where there is one."""
+        threads: OptionalNumber = None
+        """Threads that PyTorch may use."""
+        tensorboard: bool = False
+        """Also write the metrics for TensorBoard (needs argrad[log])."""
+        json: bool = False
+        """Print one line of JSON at the end, and all else to standard error."""
+
+        def run(self, out: Out) -> int:
+            return run_classification(self, out)
+
+    return with_types(Classify, ClassifySettings)
+
+
+def with_types(command: type[Any], settings: type[Any]) -> type[Any]:
+    """The command with its annotations as types, which a class inside a function cannot have by name."""
+    command.__annotations__.update(
+        task=TaskName, settings=settings, run_folder=OptionalPath, resume=OptionalPath, device=str
+    )
+    command.__annotations__.update(threads=OptionalNumber, tensorboard=bool, json=bool)
+    return command
 
 
 def run_training(command: Any, out: Out) -> int:
@@ -143,14 +226,13 @@ def finish(
 
 def reopen(path: Path, given: Any, world: World) -> tuple[RunFolder, Any]:
     """An existing run and its settings; more epochs may be asked for, other changes are refused."""
-    from argrad.models.vae_run import TrainSettings
     from argrad.training import RunFolder
 
     folder = RunFolder.open(path.expanduser())
-    settings = TrainSettings.from_config(folder.config, folder.path / "config.json")
-    default = TrainSettings()
-    changed = {name: value for name, value in asdict(given).items() if value != getattr(default, name)}
-    others = [name for name, value in changed.items() if name != "epochs" and value != getattr(settings, name)]
+    settings = type(given).from_config(folder.config, folder.path / "config.json")
+    before, default = flat(asdict(settings)), flat(asdict(type(given)()))
+    changed = {name: value for name, value in flat(asdict(given)).items() if value != default[name]}
+    others = [name for name, value in changed.items() if name != "epochs" and value != before[name]]
     if others:
         raise ValueError(
             f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in others)} "
@@ -164,6 +246,70 @@ def reopen(path: Path, given: Any, world: World) -> tuple[RunFolder, Any]:
     return folder, settings
 
 
+def flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their flags, which carry no prefix."""
+    parts = [flat(value) if isinstance(value, dict) else {name: value} for name, value in settings.items()]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def run_classification(command: Any, out: Out) -> int:
+    """Train or resume a semi-supervised VAE, and print its accuracy beside that of simpler ways."""
+    if command.threads is not None:
+        use_threads(command.threads)
+    from argrad.cli.progress import Bar, tensorboard_writer
+    from argrad.models.semi_supervised_run import build, few_labels, train_classifier
+    from argrad.models.vae_run import choose_device
+    from argrad.training import Diverged, Interrupted, RunFolder, World
+
+    device = choose_device(command.device)
+    settings, world = command.settings, World()
+    if command.resume is not None:
+        folder, settings = reopen(command.resume, settings, world)
+    # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
+    settings.loop()
+    data = few_labels(settings)
+    build(settings, data)
+    if command.threads is None and data.images.train[0].numel() <= SMALL:
+        use_threads(1)
+    if command.tensorboard:
+        tensorboard_writer(None)
+    if command.resume is None:
+        folder = RunFolder.create(command.run_folder or default_folder(settings.data), settings.config())
+    folder.lock()
+    out.say(f"{data.images!r}, {int((data.labels >= 0).sum())} labels used → {folder.path}")
+    try:
+        with Bar(out, settings.epochs, folder.path if command.tensorboard else None) as bar:
+            module, trained = train_classifier(settings, folder, data=data, device=device, progress=bar)
+    except Interrupted as stopped:
+        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad train --resume {folder.path}")
+        return 130
+    except Diverged as diverged:
+        raise ValueError(str(diverged)) from diverged
+    finally:
+        folder.unlock()
+    finish_classification(out, folder, module.eval(), data, settings, trained)
+    return 0
+
+
+def finish_classification(out: Out, folder: RunFolder, module: Any, data: Any, settings: Any, trained: Trained) -> None:
+    """Score the best epoch and the simpler ways, write the report, and say where it is."""
+    from argrad.models.semi_supervised_report import baselines, evaluate_classifier, write_classifier_report
+
+    scores, others = evaluate_classifier(module, data), baselines(data)
+    report = write_classifier_report(folder.path, module, data, settings, trained.history, scores, others)
+    used = int((data.labels >= 0).sum())
+    rows = {"this model": scores["accuracy"], **others}
+    out.result(
+        f"Accuracy on {scores['images']} test images, from {used} labels and {len(data.labels)} images:\n"
+        + "".join(f"  {name:<20}{'left out' if value is None else f'{value:.1%}'}\n" for name, value in rows.items())
+        + f"Negative ELBO {scores['negative_elbo']:.2f} nats per image; best epoch {trained.best_epoch} of "
+        f"{trained.epoch}, {trained.seconds:.0f} s\nReport: {report}"
+    )
+    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "seconds": trained.seconds}
+    record = {"run": str(folder.path), "report": str(report), **summary, "labels": used}
+    out.machine({**record, "test": scores, "others": others})
+
+
 def default_folder(data: str) -> Path:
     """runs/NAME-DATE-TIME, with a number behind it where that is taken."""
     name = f"{Path(data).stem or 'data'}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
@@ -175,7 +321,8 @@ def default_folder(data: str) -> Path:
 
 @dataclass
 class Evaluate:
-    """Score a trained model: negative ELBO and −log p(x), exactly where all codes can be summed.
+    """Score a trained model: negative ELBO and −log p(x), exactly where all codes can be summed; of a classifier, its
+    accuracy and bound.
 
     For example, argrad evaluate runs/digits-20190526-101500 --split validation
     """
@@ -200,6 +347,8 @@ class Evaluate:
         from argrad.models.vae_report import evaluate
         from argrad.models.vae_run import choose_device, load_run
 
+        if is_classifier(self.run_folder):
+            return self.run_on_classifier(out, choose_device(self.device))
         module, _, images = load_run(self.run_folder.expanduser(), device=choose_device(self.device))
         scores = evaluate(module, images, self.split, samples=self.samples, seed=self.seed)
         out.result(
@@ -207,6 +356,21 @@ class Evaluate:
             f"  negative ELBO  {scores['negative_elbo']:.3f}  ({scores['negative_elbo_by']})\n"
             f"  −log p(x)      {scores['nll']:.3f}  ({scores['nll_by']})\n"
             f"  codes: perplexity {scores['perplexity']:.2f} of {module.values}, {scores['used_codes']:.0%} in use"
+        )
+        out.machine({"run": str(self.run_folder), **scores})
+        return 0
+
+    def run_on_classifier(self, out: Out, device: Any) -> int:
+        """The same for a semi-supervised VAE."""
+        from argrad.models.semi_supervised_report import evaluate_classifier
+        from argrad.models.semi_supervised_run import load_classifier
+
+        module, _, data = load_classifier(self.run_folder.expanduser(), device=device)
+        scores = evaluate_classifier(module, data, self.split, seed=self.seed)
+        out.result(
+            f"{self.split}, {scores['images']} images:\n"
+            f"  accuracy       {scores['accuracy']:.1%}\n"
+            f"  negative ELBO  {scores['negative_elbo']:.3f} nats per image  (one draw of the continuous part)"
         )
         out.machine({"run": str(self.run_folder), **scores})
         return 0
@@ -227,6 +391,8 @@ class Sample:
     """A .png picture, or an .npz file with images and codes."""
     seed: int = 0
     """Of the samples."""
+    label: OptionalNumber = None
+    """Of a classifier: the class to draw; all classes unless given."""
     json: bool = False
     """Print one line of JSON at the end, and all else to standard error."""
 
@@ -237,14 +403,11 @@ class Sample:
                 f"give --number >= 1 and an --output that ends in .png or .npz, got {self.number}, {self.output}"
             )
         import numpy as np
-        import torch
 
-        from argrad.models.vae_run import load_run
         from argrad.training.files import write_atomically
         from argrad.training.page import mosaic_png
 
-        module, _, images = load_run(self.run_folder.expanduser())
-        codes, drawn = module.sample(self.number, generator=torch.Generator().manual_seed(self.seed))
+        images, codes, drawn = self.draw()
         output = self.output.expanduser()
         if output.suffix == ".npz":
             import io
@@ -261,3 +424,27 @@ class Sample:
         out.result(f"{self.number} samples: {output}")
         out.machine({"run": str(self.run_folder), "output": str(output), "number": self.number})
         return 0
+
+    def draw(self) -> tuple[Any, Any, Any]:
+        """The run's data, and codes (or classes) and images drawn from its model."""
+        import torch
+
+        from argrad.models.vae_run import load_run
+
+        generator = torch.Generator().manual_seed(self.seed)
+        if not is_classifier(self.run_folder):
+            module, _, images = load_run(self.run_folder.expanduser())
+            if self.label is not None:
+                raise ValueError(f"{self.run_folder} is no classifier, so its samples have no label; leave out --label")
+            return images, *module.sample(self.number, generator=generator)
+        from argrad.models.semi_supervised_run import load_classifier
+
+        classifier, _, data = load_classifier(self.run_folder.expanduser())
+        if self.label is not None and self.label not in data.classes:
+            raise ValueError(f"--label must be one of {', '.join(map(str, data.classes))}, got {self.label}")
+        names = torch.tensor(data.classes)
+        chosen = torch.arange(self.number) % len(names)
+        if self.label is not None:
+            chosen = torch.full_like(chosen, data.classes.index(self.label))
+        means = classifier.sample(chosen, generator=generator)
+        return data.images, names[chosen], means.reshape(-1, *data.images.shape)

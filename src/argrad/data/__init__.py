@@ -10,8 +10,11 @@ Example:
     ((8, 8), 1437, 180, 180)
 """
 
+from argrad.data.attribute_images import AttributeImages
 from argrad.data.binarization import Binarization, binarize
 from argrad.data.catalogue import CATALOGUE, File, Source
+from argrad.data.celeba import load_celeba
+from argrad.data.cmu_faces import load_cmu_faces
 from argrad.data.download import FileReport, Listing, Progress, available, check, get
 from argrad.data.errors import (
     BrokenFile,
@@ -30,6 +33,7 @@ from argrad.data.splits import Fractions
 
 __all__ = [
     "CATALOGUE",
+    "AttributeImages",
     "Binarization",
     "BrokenFile",
     "Colour",
@@ -53,4 +57,6 @@ __all__ = [
     "from_arrays",
     "get",
     "load",
+    "load_celeba",
+    "load_cmu_faces",
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from argrad.data.binarized_mnist import read_binarized_mnist
+from argrad.data.cmu_faces import read_cmu_faces
 from argrad.data.digits import read_digits
 from argrad.data.idx import read_idx_set
 from argrad.data.omniglot import read_omniglot
@@ -257,6 +258,21 @@ OMNIGLOT_28 = Source(
     folders=("omniglot-28", "omniglot"),
 )
 
+CMU_FACES = Source(
+    name="cmu-faces",
+    description="624 face images of 20 people, 60x64, grey, labelled by person; attributes with load_cmu_faces",
+    licence="free for any educational purpose with attribution (UCI KDD archive); not to be passed on",
+    files=(
+        File(
+            "cmu_faces_60x64.zip",
+            1_783_692,
+            "sha256:d0b5f69f5c57117ad4f02be38271070591bf29b9a1083889060d8eeb210cb655",
+        ),
+    ),
+    read=read_cmu_faces,
+    folders=("cmu-faces",),
+)
+
 CATALOGUE: dict[str, Source] = {
-    source.name: source for source in (DIGITS, MNIST, FASHION_MNIST, BINARIZED_MNIST, OMNIGLOT, OMNIGLOT_28)
+    source.name: source for source in (DIGITS, MNIST, FASHION_MNIST, BINARIZED_MNIST, OMNIGLOT, OMNIGLOT_28, CMU_FACES)
 }

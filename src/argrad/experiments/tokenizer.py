@@ -1,0 +1,283 @@
+"""An image tokenizer by every estimator, beside a vector-quantised auto-encoder of the same size.
+
+Images 28 × 28 in shades of grey become 7 × 7 codes out of 512. All have the same convolutions, the same number of steps
+of the same size, and their last weights are scored; nothing is tuned for one of them. The dVAE is trained with
+Gumbel-softmax and with its straight-through form, τ annealed alike, with direct optimisation by random changes of
+single codes and by the gradient of the cost, and with REINFORCE with leave-one-out baselines. The rival, ``vq``, is
+that of the package vector-quantize-pytorch (:mod:`argrad.experiments.tokenizer_vq`).
+
+Errors are squared errors per pixel on test images: ``hard`` from the most probable codes, ``soft`` from the mixture of
+code vectors by their probabilities (for ``vq`` from what the encoder says before it is quantised), ``relaxed`` from a
+Gumbel-softmax draw at the last τ, ``sampled`` from a draw of codes. Perplexity is exp(entropy) of how often the hard
+codes occur in test images. A prior over the codes of the first seed of each method gives −log p(codes) and samples.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from argrad.experiments.paper_model import quickly
+from argrad.experiments.provenance import command_line, provenance
+from argrad.experiments.tokenizer_page import format_table, markdown, plot
+from argrad.experiments.tokenizer_training import Pace, as_values, train
+from argrad.experiments.tokenizer_vq import QuantizedModule
+from argrad.models.dead_codes import perplexity, used
+from argrad.models.tokenizer_module import TokenizerModule
+from argrad.models.tokenizer_prior import CodePrior, PriorTask
+from argrad.models.tokenizer_run import TokenizerSettings, build_tokenizer
+from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batches
+from argrad.models.vae_task import evaluate_in_batches
+from argrad.training import LoopSettings
+from argrad.training import train as train_in_loop
+
+__all__ = [
+    "METHODS",
+    "TokenizerComparison",
+    "assemble",
+    "format_table",
+    "markdown",
+    "plot",
+    "run",
+    "run_dataset",
+    "run_method",
+]
+
+Stored = tuple[Tensor, Tensor, Tensor]
+"""Train, validation and test images ``[N, H, W]``, uint8 pixels or float32, on a device."""
+METHODS = ("gumbel-softmax", "straight-through", "direct", "direct-gradient", "reinforce", "vq")
+PICTURED = ("fashion-mnist", "digits")
+"""Data sets whose pictures may be kept with a result."""
+PRIOR_BATCH = 250
+
+
+@final
+@dataclass(frozen=True)
+class TokenizerComparison:
+    """Settings of the experiment."""
+
+    datasets: tuple[str, ...] = ("fashion-mnist", "omniglot")
+    """Which data sets, 28 × 28 and in shades of grey."""
+    methods: tuple[str, ...] = METHODS
+    """What is compared."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """First weights, orders and noise."""
+    steps: int = 12_000
+    """Training steps, rounded up to whole epochs, the same for all; dead codes are revived in nine tenths of them."""
+    codes: int = 512
+    """Size of the vocabulary."""
+    width: int = 64
+    """Channels of the convolutions, and numbers in a code's vector."""
+    kl_weight: float = 0.01
+    """Weight β of an image's KL; 1 is the ELBO."""
+    temperature_minimum: float = 0.2
+    """τ of the relaxations at last; it starts at 1 and falls for two thirds of the training."""
+    changes: int = 8
+    """Of direct: random changes of single codes per image and step."""
+    samples: int = 4
+    """Of reinforce: draws per image."""
+    batch_size: int = 100
+    """Images per step."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    looks: int = 12
+    """How often the validation images are looked at."""
+    prior_steps: int = 2000
+    """Training steps of the prior over codes."""
+    prior_width: int = 256
+    """Of its network."""
+    device: str = "auto"
+    """cpu, cuda …"""
+    quick: bool = False
+    """8×8 digits, 2 × 2 codes out of 32, one seed: a minute on a laptop, and far from the full protocol."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "looks", "prior_steps", "prior_width", "changes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        unknown = sorted(set(self.methods) - set(METHODS))
+        if unknown or not self.methods:
+            raise ValueError(f"methods are {', '.join(METHODS)}, got {', '.join(unknown) or 'none'}")
+        if not self.seeds or not self.datasets:
+            raise ValueError("give at least one seed and one data set")
+
+    def effective(self) -> TokenizerComparison:
+        """The settings with ``quick`` spelt out."""
+        if not self.quick:
+            return self
+        return quickly(
+            self,
+            datasets=("digits",),
+            seeds=(0,),
+            steps=200,
+            codes=32,
+            width=16,
+            batch_size=50,
+            looks=4,
+            prior_steps=60,
+            prior_width=32,
+        )
+
+    def pace(self, images: int, seed: int) -> Pace:
+        """How a model is trained on so many images."""
+        epochs = -(-self.steps // max(1, images // self.batch_size))
+        return Pace(
+            epochs=epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            temperature=(1.0, self.temperature_minimum),
+            anneal_epochs=2 * epochs / 3,
+            kl_weight=self.kl_weight,
+            kl_warmup_epochs=epochs / 10,
+            revive_until=epochs - -(-epochs // 10),
+            look_every=max(1, epochs // self.looks),
+            seed=seed,
+        )
+
+
+def build(method: str, shape: tuple[int, ...], settings: TokenizerComparison, seed: int) -> Any:
+    """The model of a method, with the first weights of a seed."""
+    codes, width = settings.codes, settings.width
+    if method == "vq":
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return QuantizedModule(shape, codes=codes, width=width, dimension=width)
+    chosen: dict[str, Any] = {"estimator": method, "changes": settings.changes, "samples": settings.samples}
+    return build_tokenizer(TokenizerSettings(codes=codes, width=width, dimension=width, seed=seed, **chosen), shape)
+
+
+@torch.no_grad()
+def score(model: TokenizerModule | QuantizedModule, stored: Tensor, temperature: float) -> dict[str, float]:
+    """What a trained model makes of images."""
+
+    def noise() -> torch.Generator:
+        return torch.Generator(stored.device).manual_seed(0)
+
+    usage = usage_in_batches(model, stored, as_values)
+    scores = {
+        "hard_error": squared_error(model, stored, as_values),
+        "soft_error": squared_error(model, stored, as_values, "soft"),
+        "perplexity": perplexity(usage),
+        "used_codes": used(usage),
+    }
+    scores["hard_over_soft"] = scores["hard_error"] / scores["soft_error"]
+    if isinstance(model, QuantizedModule):
+        return scores
+    relaxed = squared_error(model, stored, as_values, "relaxed", temperature=temperature, generator=noise())
+    draws = noise()
+    return scores | {
+        "relaxed_error": relaxed,
+        "sampled_error": squared_error(model, stored, as_values, "sampled", generator=noise()),
+        "kl": evaluate_in_batches(lambda x: model.posterior(as_values(x)).kl(), stored, AT_ONCE),
+        "negative_elbo": evaluate_in_batches(
+            lambda x: model.negative_elbo(as_values(x), generator=draws), stored, AT_ONCE
+        ),
+    }
+
+
+def run_method(
+    dataset: str,
+    method: str,
+    images: Stored,
+    settings: TokenizerComparison,
+    progress: Callable[[str], object] = print,
+) -> dict[str, Any]:
+    """Train a method with every seed, and a prior over the codes of the first: one row, its numbers lists by seed."""
+    settings = settings.effective()
+    rows = []
+    extra: dict[str, Any] = {}
+    for seed in settings.seeds:
+        model = build(method, tuple(images[0].shape[1:]), settings, seed).to(images[0].device)
+        where = f"{dataset}, {method}, seed {seed}"
+        pace = settings.pace(len(images[0]), seed)
+        learnt = train(model, images[0], images[1], pace, partial(tell, progress, where))
+        rows.append(
+            {
+                **{name: float(f"{value:.5g}") for name, value in score(model, images[2], pace.temperature[1]).items()},
+                "revived": learnt.revived,
+                "seconds": float(f"{learnt.seconds:.4g}"),
+                "milliseconds_per_step": float(f"{1000 * learnt.seconds / learnt.steps:.4g}"),
+                "curve": [float(f"{error:.5g}") for error in learnt.hard_error],
+                "perplexity_curve": [float(f"{number:.4g}") for number in learnt.perplexity],
+            }
+        )
+        if not extra:
+            progress(f"{where}: a prior over its codes")
+            extra = {"epochs": learnt.epochs, "steps": learnt.steps, **dream(dataset, model, images, settings, seed)}
+    return {"dataset": dataset, "method": method, **{name: [row[name] for row in rows] for name in rows[0]}, **extra}
+
+
+def tell(progress: Callable[[str], object], where: str, line: str) -> None:
+    """Pass on how far a training is."""
+    progress(f"{where}: {line}")
+
+
+def dream(
+    dataset: str, model: TokenizerModule | QuantizedModule, images: Stored, settings: TokenizerComparison, seed: int
+) -> dict[str, Any]:
+    """Train a prior over the codes of images; −log p of test codes, and pictures where they may be kept."""
+    codes = [torch.cat([model.encode(as_values(chunk)) for chunk in part.split(AT_ONCE)]) for part in images]
+    device = images[0].device
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        grid = (codes[0].shape[1], codes[0].shape[2])
+        prior = CodePrior(grid, settings.codes, settings.prior_width).to(device)
+    epochs = -(-settings.prior_steps * PRIOR_BATCH // len(codes[0]))
+    train_in_loop(PriorTask(prior, codes[0], codes[1]), LoopSettings(epochs, PRIOR_BATCH, 1e-3, seed))
+    prior.eval()
+    with torch.no_grad():
+        nll = evaluate_in_batches(lambda one: -prior.log_prob(one), codes[2], AT_ONCE)
+    found: dict[str, Any] = {"prior_nll": float(f"{nll:.5g}")}
+    if dataset in PICTURED:
+        samples = prior.sample(24, generator=torch.Generator(device).manual_seed(seed))
+        found["pictures"] = {
+            "originals": pack(as_values(images[2][:8])),
+            "reconstructions": pack(model.decode(codes[2][:8])),
+            "samples": pack(model.decode(samples)),
+        }
+    return found
+
+
+def pack(images: Tensor) -> dict[str, Any]:
+    """Images in [0, 1] as 8-bit pixels in text."""
+    pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+    return {"shape": list(pixels.shape), "pixels": base64.b64encode(pixels.tobytes()).decode()}
+
+
+def run_dataset(
+    dataset: str, images: Stored, settings: TokenizerComparison, progress: Callable[[str], object] = print
+) -> list[dict[str, Any]]:
+    """The rows of one data set, one per method."""
+    return [run_method(dataset, method, images, settings, progress) for method in settings.methods]
+
+
+def assemble(rows: Sequence[dict[str, Any]], settings: TokenizerComparison, command: str) -> dict[str, Any]:
+    """A result ready for JSON."""
+    settings = settings.effective()
+    return {
+        **provenance(command),
+        "figure": "tokenizer",
+        "settings": asdict(settings),
+        "quick": settings.quick,
+        "rows": list(rows),
+    }
+
+
+def run(settings: TokenizerComparison, progress: Callable[[str], object] = print) -> dict[str, Any]:
+    """All data sets, from the catalogue."""
+    from argrad.data import load
+    from argrad.models.vae_run import choose_device
+
+    device = choose_device(settings.device)
+    command = command_line("argrad reproduce tokenizer", settings)
+    rows: list[dict[str, Any]] = []
+    for name in settings.effective().datasets:
+        images = load(name, binarize="none").to(device)
+        rows += run_dataset(name, (images.train, images.validation, images.test), settings, progress)
+    return assemble(rows, settings, command)

@@ -1,0 +1,70 @@
+"""Figure 4: every variant is trained, drawn, and told apart by what it is trained on."""
+
+import pytest
+import torch
+
+from argrad.experiments import figure4
+from argrad.experiments.figure4 import (
+    Figure4,
+    accuracy_by_majority,
+    format_table,
+    markdown,
+    plot,
+    run,
+    unpacked,
+    variants,
+)
+from argrad.experiments.table2 import LabelledBits
+from argrad.models import SemiSupervisedModule
+
+NAMES = ["unsupervised", "semi-supervised", "labels only", "no regulariser", "no reconstruction"]
+
+
+@pytest.fixture(scope="module")
+def result():
+    with torch.random.fork_rng(devices=[]):
+        return run(Figure4(quick=True, epochs=3, columns=4, batch_size=400, device="cpu"), progress=lambda line: None)
+
+
+def test_a_picture_of_every_variant(result, tmp_path):
+    assert [panel["name"] for panel in result["panels"]] == NAMES
+    for panel in result["panels"]:
+        images = unpacked(panel["images"], 4, 8, 8)
+        assert images.shape == (10, 4, 8, 8)
+        assert images.std() > 0
+    plot(result, tmp_path / "figure4.png")
+    assert (tmp_path / "figure4.png").read_bytes().startswith(b"\x89PNG")
+    assert format_table(result).startswith("QUICK")
+    for name in NAMES:
+        assert f"| {name} |" in markdown(result)
+
+
+def test_what_each_is_trained_on():
+    recipes = variants(Figure4().effective())
+    assert list(recipes) == NAMES
+    assert recipes["unsupervised"].terms.labelled == recipes["unsupervised"].terms.prediction == 0
+    assert recipes["unsupervised"].label_first == 0
+    assert recipes["labels only"].terms.unlabelled == recipes["labels only"].terms.consistency == 0
+    assert recipes["no regulariser"].terms.gaussian_kl == recipes["no regulariser"].terms.class_kl == 0
+    assert recipes["no reconstruction"].terms.reconstruction == 0
+    assert recipes["semi-supervised"].terms.unlabelled == 1
+
+
+def test_codes_are_called_by_their_majority():
+    """Codes that are a permutation of the classes are all right."""
+    module = SemiSupervisedModule(3, 3, 2, hidden=(8, 8, 8, 8))
+    order = torch.tensor([2, 0, 1])
+    module.class_scores = lambda trunk: trunk  # type: ignore[method-assign]
+    module.trunk = lambda x: x[:, order]  # type: ignore[method-assign]
+    x, labels = torch.eye(3).repeat(10, 1), torch.arange(3).repeat(10)
+    data = LabelledBits(x, labels, x, labels, x, labels, (1, 3))
+    assert accuracy_by_majority(module, data) == 100
+
+
+def test_settings():
+    assert Figure4().effective().dataset == "fashion-mnist"
+    assert Figure4(quick=True).effective().dataset == "digits"
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        Figure4(epochs=0)
+    with pytest.raises(ValueError, match="5 epochs are too few"):
+        figure4.run(Figure4(dataset="digits", labels=50, epochs=5, device="cpu"), progress=lambda line: None)

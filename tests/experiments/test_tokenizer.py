@@ -1,0 +1,257 @@
+"""The tokenizer comparison: the rival by hand and by its package, the pace, a tiny run, tables and picture."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from argrad.data import load
+from argrad.experiments.tokenizer import (
+    METHODS,
+    TokenizerComparison,
+    assemble,
+    build,
+    format_table,
+    markdown,
+    plot,
+    run_dataset,
+    score,
+)
+from argrad.experiments.tokenizer_page import beside, unpack
+from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
+from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
+from tiny_images import silent
+
+TINY = TokenizerComparison(
+    quick=True, seeds=(0, 1), steps=12, codes=6, width=4, batch_size=10, looks=2, prior_steps=3, prior_width=4
+)
+
+
+def pictures(number: int, seed: int = 1) -> Tensor:
+    """8-bit images, every quarter one of four patterns: empty, full, and halves."""
+    generator = torch.Generator().manual_seed(seed)
+    patterns = torch.zeros(4, 4, 4)
+    patterns[1], patterns[2, :, :2], patterns[3, :2] = 1.0, 1.0, 1.0
+    cells = patterns[torch.randint(4, (number, 2, 2), generator=generator)]
+    return (255 * cells.permute(0, 1, 3, 2, 4).reshape(number, 8, 8)).to(torch.uint8)
+
+
+IMAGES = pictures(40), pictures(20, 2), pictures(20, 3)
+
+
+# ----------------------------------------------------------------------------------------------------------- the rival
+
+
+def test_codes_are_the_nearest_vectors():
+    quantizer = VectorQuantizer(5, 3).eval()
+    x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
+    found, codes, away = quantizer(x)
+    distances = (x.unsqueeze(-2) - quantizer.vectors).square().sum(-1)
+    assert torch.equal(codes, distances.argmin(-1))
+    torch.testing.assert_close(away, distances.min(-1).values)
+    torch.testing.assert_close(found, quantizer.vectors[codes])
+
+
+def test_moving_averages_by_hand():
+    """One vector for the first code, three for the second, a decay of a half."""
+    quantizer = VectorQuantizer(2, 1, decay=0.5, smoothing=0.0, replace_below=0)
+    quantizer.vectors.copy_(torch.tensor([[0.0], [10.0]]))
+    quantizer.sums.copy_(quantizer.vectors)
+    quantizer(torch.tensor([[[1.0], [9.0], [8.0], [10.0]]]))
+    torch.testing.assert_close(quantizer.counts, torch.tensor([1.0, 2.0]))
+    torch.testing.assert_close(quantizer.sums, torch.tensor([[0.5], [18.5]]))
+    torch.testing.assert_close(quantizer.vectors, torch.tensor([[0.5], [9.25]]))
+
+
+def test_codes_out_of_use_become_vectors_of_the_batch():
+    quantizer = VectorQuantizer(6, 2, replace_below=1.0)
+    quantizer.vectors[1:] += 100.0
+    quantizer.counts.copy_(torch.tensor([8.0, 0, 0, 0, 0, 0]))
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    before = quantizer.vectors.clone()
+    quantizer.replace(x)
+    moved = (quantizer.vectors != before).any(-1)
+    assert moved.tolist() == [False, True, True, True, False, False]  # three vectors, each once
+    assert {tuple(row) for row in quantizer.vectors[moved].tolist()} == {tuple(row) for row in x.tolist()}
+    assert quantizer.counts.tolist() == [8, 1, 1, 1, 0, 0]
+
+
+def test_the_rotation_turns_x_into_its_code_and_gradients_with_it():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    target, direction = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    turned = rotate_onto(x, target)
+    torch.testing.assert_close(turned, target)
+    (turned * direction).sum().backward()
+    scale = target.norm(dim=-1) / x.detach().norm(dim=-1)
+    torch.testing.assert_close(x.grad.norm(dim=-1), scale * direction.norm(dim=-1))  # a rotation keeps lengths ...
+    along = (x.grad * x.detach()).sum(-1)
+    torch.testing.assert_close(along, (direction * target).sum(-1))  # ... and the angle between gradient and vector
+
+
+def test_straight_through_leaves_the_gradient_alone():
+    quantizer = VectorQuantizer(5, 3, rotation=False).eval()
+    x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    quantizer(x)[0].sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("rotation", [True, False])
+def test_it_is_what_the_package_does(rotation):
+    package = pytest.importorskip("vector_quantize_pytorch", reason="needs vector-quantize-pytorch to compare with")
+    theirs = package.VectorQuantize(dim=6, codebook_size=7, rotation_trick=rotation)
+    ours = VectorQuantizer(7, 6, replace_below=0, rotation=rotation)
+    ours.vectors.copy_(theirs.codebook)
+    ours.sums.copy_(theirs.codebook)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        x, weights = (torch.randn(5, 8, 6, generator=generator) for _ in range(2))
+        both = [x.clone().requires_grad_() for _ in range(2)]
+        theirs_found, their_codes, commitment = theirs(both[0])
+        found, codes, away = ours(both[1])
+        assert torch.equal(codes, their_codes)
+        torch.testing.assert_close(found, theirs_found)
+        ((theirs_found * weights).sum() + commitment).backward()
+        ((found * weights).sum() + away.mean() / 6).backward()
+        torch.testing.assert_close(both[1].grad, both[0].grad)
+        torch.testing.assert_close(ours.vectors, theirs.codebook)
+
+
+def test_the_rival_speaks_the_same_words():
+    model = QuantizedModule((8, 8), codes=6, width=4, dimension=3).eval()
+    x = as_values(IMAGES[0])
+    torch.testing.assert_close(model.decode(model.encode(x)), model.reconstruct(x))
+    assert model.usage(x).sum().item() == pytest.approx(1)
+    assert model.losses(x).shape == (40,)
+    assert (model.reconstruct(x, "soft") - model.reconstruct(x)).abs().max() > 0
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def test_a_pace_anneals_and_warms_up():
+    pace = Pace(epochs=9, temperature=(1.0, 0.25), anneal_epochs=6, kl_weight=0.5, kl_warmup_epochs=2)
+    assert [pace.temperature_at(epochs) for epochs in (0, 3, 6, 9)] == pytest.approx([1, 0.5, 0.25, 0.25])
+    assert [pace.kl_weight_at(epochs) for epochs in (0, 1, 2, 9)] == pytest.approx([0, 0.25, 0.5, 0.5])
+    settings = TokenizerComparison(steps=1000, batch_size=100)
+    assert settings.pace(5000, 0).epochs == 20
+    assert settings.pace(5050, 0).epochs == 20  # whole batches only
+
+
+def test_a_step_sets_the_temperature_and_moves_on():
+    model = build("gumbel-softmax", (8, 8), TINY, 0)
+    trainer = Trainer(model, IMAGES[0], Pace(epochs=1, batch_size=10, temperature=(1.0, 0.1), anneal_epochs=1))
+    trainer.shuffle()
+    trainer.set_progress(1.0)
+    before = model.decoder.codebook.clone()
+    trainer.step()
+    assert model.estimator.temperature.item() == pytest.approx(0.1)
+    assert trainer.cursor.item() == 10
+    assert not torch.equal(model.decoder.codebook, before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_and_its_seed_decides(method):
+    settings = TokenizerComparison(codes=8, width=8, batch_size=10, learning_rate=0.01, kl_weight=0.1)
+    pace = Pace(epochs=15, batch_size=10, learning_rate=0.01, kl_weight=0.05, revive_until=4, look_every=9)
+
+    def once() -> tuple[list[float], dict[str, float]]:
+        model = build(method, (8, 8), settings, 0)
+        learnt = train(model, IMAGES[0], IMAGES[1], pace, silent)
+        assert learnt.epochs == [9, 15]
+        assert learnt.steps == 60
+        return learnt.hard_error, score(model, IMAGES[2], 0.2)
+
+    errors, scores = once()
+    x = as_values(IMAGES[1])
+    assert errors[-1] < 0.95 * (x - x.mean()).square().mean()
+    assert scores["hard_over_soft"] == pytest.approx(scores["hard_error"] / scores["soft_error"])
+    assert ("kl" in scores) == (method != "vq")
+    if method == "straight-through":
+        assert once() == (errors, scores)
+        assert scores["perplexity"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("data_root")
+@pytest.mark.parametrize("dataset", ["fashion-mnist", "omniglot"])
+def test_hard_codes_are_as_good_as_soft_ones_and_many_are_used(dataset):
+    """A small model, 2,000 images, 512 codes: hard within 5 % of soft, perplexity above 100."""
+    images = load(dataset, binarize="none")
+    settings = TokenizerComparison(width=16)
+    model = build("straight-through", (28, 28), settings, 0)
+    pace = Pace(
+        epochs=6, batch_size=32, kl_weight=settings.kl_weight, anneal_epochs=4, kl_warmup_epochs=1, revive_until=5
+    )
+    train(model, images.train[:1920], images.validation[:500], pace, silent)
+    scores = score(model, images.test[:1000], 0.2)
+    assert scores["hard_over_soft"] < 1.05
+    assert scores["perplexity"] > 100
+
+
+# ----------------------------------------------------------------------------------------------------------- the whole
+
+
+@pytest.fixture(scope="module")
+def result() -> dict:
+    chosen = TokenizerComparison(**{**vars(TINY), "methods": ("straight-through", "vq")})
+    rows = run_dataset("digits", IMAGES, chosen, silent)
+    rows += [{key: value for key, value in row.items() if key != "pictures"} | {"dataset": "other"} for row in rows]
+    return assemble(rows, chosen, "argrad reproduce tokenizer --quick --json")
+
+
+def test_result_is_json_with_every_row(result):
+    result = json.loads(json.dumps(result, allow_nan=False))
+    assert {"command", "commit", "hardware", "software", "date", "settings", "quick", "rows"} <= result.keys()
+    assert [(row["dataset"], row["method"]) for row in result["rows"][:2]] == [
+        ("digits", "straight-through"),
+        ("digits", "vq"),
+    ]
+    for row in result["rows"]:
+        for name in ("hard_error", "soft_error", "hard_over_soft", "perplexity", "seconds", "curve"):
+            assert len(row[name]) == 2
+        assert len(row["curve"][0]) == len(row["epochs"])
+        assert row["steps"] == 12
+        assert 0 < row["prior_nll"] < 4 * math.log(6) * 1.5
+    assert "kl" not in result["rows"][1]
+
+
+def test_pictures_are_kept_where_they_may_be(result):
+    packed = result["rows"][0]["pictures"]
+    assert np.array_equal(unpack(packed["originals"]), IMAGES[2][:8].numpy())
+    assert unpack(packed["samples"]).shape == (24, 8, 8)
+    other = run_dataset("omniglot", IMAGES, TokenizerComparison(**{**vars(TINY), "methods": ("vq",)}), silent)
+    assert "pictures" not in other[0]
+
+
+def test_words_and_picture(result, tmp_path):
+    text = format_table(result)
+    assert text.startswith("QUICK")
+    assert text.count("straight-through") == 2
+    assert markdown(result).count("| vq |") == 2
+    plot(result, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_beside_each_other():
+    picture = beside(np.stack([np.full((2, 2), value, np.uint8) for value in range(4)]), 2)
+    assert picture.shape == (6, 6)
+    assert picture[0].tolist() == [0, 0, 255, 1, 1, 255]
+    assert picture[3].tolist() == [2, 2, 255, 3, 3, 255]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"methods": ("magic",)}, "magic"),
+        ({"methods": ()}, "none"),
+        ({"seeds": ()}, "at least one seed"),
+    ],
+)
+def test_settings_are_checked(changes, words):
+    with pytest.raises(ValueError, match=words):
+        TokenizerComparison(**changes)
