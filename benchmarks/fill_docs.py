@@ -31,6 +31,7 @@ TABLES = {
     "figure5": ("docs/attributes.md", "results/figure5.json", "argrad.experiments.figure5"),
     "hippocampus": ("docs/segmentation.md", "results/hippocampus.json", "argrad.experiments.hippocampus"),
     "whole-brain": ("docs/segmentation.md", "results/whole-brain.json", "argrad.experiments.whole_brain"),
+    "hashing": ("docs/hashing.md", "results/hashing.json", "argrad.experiments.hashing"),
     "tokenizer": ("docs/tokenizer.md", "results/tokenizer.json", "argrad.experiments.tokenizer"),
     "structures": ("docs/structures.md", "results/structures.json", "argrad.experiments.structures"),
 }

@@ -39,9 +39,16 @@ from argrad.latents import (
 )
 
 if TYPE_CHECKING:
-    from argrad.models import AnatomicalSegmenter, AttributeVAE, DiscreteVAE, SemiSupervisedVAE, Tokenizer
+    from argrad.models import (
+        AnatomicalSegmenter,
+        AttributeVAE,
+        DiscreteVAE,
+        HashingEncoder,
+        SemiSupervisedVAE,
+        Tokenizer,
+    )
 else:
-    MODELS = {"AnatomicalSegmenter", "AttributeVAE", "DiscreteVAE", "SemiSupervisedVAE", "Tokenizer"}
+    MODELS = {"AnatomicalSegmenter", "AttributeVAE", "DiscreteVAE", "HashingEncoder", "SemiSupervisedVAE", "Tokenizer"}
 
     def __getattr__(name: str) -> Any:
         """Import a scikit-learn estimator when it is asked for; the rest of argrad does without scikit-learn."""
@@ -71,6 +78,7 @@ __all__ = [
     "GumbelRao",
     "GumbelSinkhorn",
     "GumbelSoftmax",
+    "HashingEncoder",
     "ImplicitMLE",
     "Latent",
     "LocalExpectation",

@@ -30,6 +30,7 @@ EXPERIMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "structures": ("argrad.experiments.structures", "Structures", {}),
     "hippocampus": ("argrad.experiments.hippocampus", "Hippocampus", {}),
     "whole-brain": ("argrad.experiments.whole_brain", "WholeBrain", {}),
+    "hashing": ("argrad.experiments.hashing", "Hashing", {}),
     "tokenizer": ("argrad.experiments.tokenizer", "TokenizerComparison", {}),
 }
 """Each is a module with a dataclass of settings (and what differs from its defaults), ``run(settings, progress)``,
@@ -62,6 +63,7 @@ class Reproduce:
       structures               learning to sort, and finding a tree: direct beside its usual rivals, on the CPU
       hippocampus              segmentation without a labelled scan, beside EM and a supervised U-Net
       whole-brain              30 structures in 3-D, shapes from deformations of one brain
+      hashing                  codes of 16 to 64 bits by contrast: recall and precision, beside floats and PCA
       tokenizer                images to 7 × 7 codes by every estimator, beside vector quantisation
 
     Each writes NAME.json and NAME.png into the output folder; with --quick, NAME-quick.json and NAME-quick.png, and it
@@ -83,6 +85,7 @@ class Reproduce:
             "structures",
             "hippocampus",
             "whole-brain",
+            "hashing",
             "tokenizer",
         ]
     ]

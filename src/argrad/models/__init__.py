@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from argrad.models.attribute_module import AttributeModule, convolutional_networks
 from argrad.models.dead_codes import perplexity, revive, used
+from argrad.models.hashing_module import HashingModule
 from argrad.models.semi_supervised_augmentation import AUGMENTATIONS, Augmentation
 from argrad.models.semi_supervised_loss import Objective, Terms
 from argrad.models.semi_supervised_module import SemiSupervisedModule
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from argrad.models.anatomical_segmenter import AnatomicalSegmenter
     from argrad.models.attributes import AttributeVAE
     from argrad.models.discrete_vae import DiscreteVAE
+    from argrad.models.hashing import HashingEncoder
     from argrad.models.semi_supervised import SemiSupervisedVAE
     from argrad.models.tokenizer import Tokenizer
 else:
@@ -25,6 +27,7 @@ else:
         "AnatomicalSegmenter": "anatomical_segmenter",
         "AttributeVAE": "attributes",
         "DiscreteVAE": "discrete_vae",
+        "HashingEncoder": "hashing",
         "SemiSupervisedVAE": "semi_supervised",
         "Tokenizer": "tokenizer",
     }
@@ -49,6 +52,8 @@ __all__ = [
     "CodePrior",
     "DiscreteVAE",
     "DiscreteVAEModule",
+    "HashingEncoder",
+    "HashingModule",
     "Objective",
     "Schedules",
     "SemiSupervisedModule",

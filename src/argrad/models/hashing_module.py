@@ -1,0 +1,323 @@
+"""An encoder to bits that is trained by contrast, as a plain module, and its training."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from argrad.estimators import Direct, Estimator
+from argrad.estimators.control import RunningMoments
+from argrad.latents import Bits
+from argrad.latents.base import cheaply_known_finite
+from argrad.models.hashing_costs import (
+    LEAST_SCALE,
+    InBatchCost,
+    LogisticCost,
+    LossName,
+    Pairs,
+    TripletCost,
+    logistic_loss,
+    triplet_loss,
+)
+from argrad.models.semi_supervised_augmentation import Augmentation
+from argrad.models.vae_module import has_lazy
+from argrad.training import World
+
+__all__ = [
+    "HashingModule",
+    "HashingTask",
+    "PairSampler",
+    "convolutional_encoder",
+    "dense_encoder",
+    "has_partner",
+    "prepare",
+]
+
+AT_ONCE = 1000
+"""Examples encoded at a time."""
+FIRST_SPREAD = 2.0
+"""The standard deviation of scores over examples when training begins."""
+
+
+def dense_encoder(shape: tuple[int, ...], bits: int, hidden: int = 300) -> nn.Sequential:
+    """One hidden layer of ReLUs, for examples of any shape."""
+    if hidden < 1:
+        raise ValueError(f"hidden must be at least 1, got {hidden}")
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, bits))
+
+
+def convolutional_encoder(shape: tuple[int, ...], bits: int, channels: int = 32) -> nn.Sequential:
+    """Three blocks of convolution, group normalisation, ReLU and pooling, then a linear layer.
+
+    Every image is normalised by itself, so its code does not depend on the batch it comes in.
+
+    Args:
+        shape: of one image, ``[H, W]`` or ``[C, H, W]``, with sides of at least 8.
+        bits: n.
+        channels: in the first block; the others have twice as many.
+    """
+    if len(shape) not in (2, 3) or min(shape[-2:]) < 8:
+        raise ValueError(
+            f"a convolutional encoder needs images [n, H, W] or [n, C, H, W] with sides of at least 8, got examples of "
+            f'shape {shape}; use encoder="dense" or an encoder of your own'
+        )
+    if channels < 1:
+        raise ValueError(f"channels must be at least 1, got {channels}")
+    colours = shape[0] if len(shape) == 3 else 1
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, shape[0]))] if len(shape) == 2 else []
+    for before, after in ((colours, channels), (channels, 2 * channels), (2 * channels, 2 * channels)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(math.gcd(8, after), after), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2 * channels * (shape[-2] // 8) * (shape[-1] // 8), bits))
+
+
+@final
+class HashingModule(nn.Module):
+    """Encoder, estimator and contrastive loss.
+
+    Args:
+        encoder: maps x ``[N, *shape]`` to scores ``[N, bits]``.
+        estimator: of the gradient through the bits; None trains the scores themselves as embeddings on the unit sphere,
+            with the same loss of n (1 − cosine) / 2, which for codes of ±1 is the Hamming distance.
+        bits: n.
+        loss: "triplet" or "logistic"; see :mod:`argrad.models.hashing_costs`.
+        margin: of the triplet loss, in bits; None is a quarter of them.
+        scale: of the logistic loss, in bits; None is a sixteenth of them.
+
+    >>> from argrad import LocalExpectation
+    >>> module = HashingModule(nn.Linear(5, 8), LocalExpectation(), 8)
+    >>> x, groups = torch.rand(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])  # three pairs: rows 0 and 3, 1 and 4, 2 and 5
+    >>> module.losses(x, groups).shape, module.codes(x).shape
+    (torch.Size([3]), torch.Size([6, 8]))
+    """
+
+    centre: Tensor
+    gain: Tensor
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        estimator: Estimator | None,
+        bits: int,
+        *,
+        loss: LossName = "logistic",
+        margin: float | None = None,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if loss not in ("triplet", "logistic"):
+            raise ValueError(f'loss must be "triplet" or "logistic", got {loss!r}')
+        if bits < 1:
+            raise ValueError(f"bits must be at least 1, got {bits}")
+        self.encoder = encoder
+        self.estimator = estimator
+        self.bits = bits
+        self.loss = loss
+        self.margin = bits / 4 if margin is None else margin
+        self.scale = max(LEAST_SCALE, bits / 16) if scale is None else scale
+        self.cost(torch.zeros(2, bits), Pairs(torch.zeros(2)))  # says what is wrong with margin and scale
+        self.register_buffer("centre", torch.zeros(bits))
+        self.register_buffer("gain", torch.ones(bits))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The encoder's output, its shape checked."""
+        scores = self.encoder(x)
+        if not isinstance(scores, Tensor) or scores.shape != (len(x), self.bits):
+            given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(
+                f"the encoder turned x of shape {tuple(x.shape)} into {given}; for {self.bits} bits it must return "
+                f"[{len(x)}, {self.bits}]"
+            )
+        return (scores - self.centre) * self.gain
+
+    @torch.no_grad()
+    def standardise(self, x: Tensor) -> None:
+        """Shift and scale the scores so that, over examples x, every bit is 1 about half of the time and decided.
+
+        Bits that start undecided are noise to each other: training is then slow, and drifts towards a few codes that
+        all examples share.
+        """
+        self.centre.zero_()
+        self.gain.fill_(1)
+        scores = torch.cat([self.scores(part) for part in x.split(AT_ONCE)])
+        self.centre.copy_(scores.mean(0))
+        self.gain.copy_(FIRST_SPREAD / scores.std(0, correction=0).clamp_min(1e-6))
+
+    def codes(self, x: Tensor) -> Tensor:
+        """The most probable bits of each example, zeros and ones ``[N, bits]``."""
+        return (self.scores(x) > 0).to(x.dtype)
+
+    def cost(self, drawn: Tensor, pairs: Pairs) -> InBatchCost:
+        """What each code costs given a draw of all."""
+        if self.loss == "triplet":
+            return TripletCost(drawn, pairs, self.margin)
+        return LogisticCost(drawn, pairs, self.scale)
+
+    def losses(self, x: Tensor, groups: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """One number per pair, ``[B]``, whose mean has the gradient of the mean loss over all anchors.
+
+        Args:
+            x: ``[2B, *shape]``, rows i and i + B a pair.
+            groups: ``[2B]``; rows of different groups are negatives of each other.
+            generator: where noise comes from.
+        """
+        pairs, scores = Pairs(groups), self.scores(x)
+        if self.estimator is None:
+            each = self._plain(self._angles(scores), pairs)
+        else:
+            latent = Bits(scores, validate=False)  # the training loop looks at the loss
+            latent.known_finite = cheaply_known_finite(scores)
+            drawn = latent.sample(generator=generator)
+            each = self.estimator(latent, self.cost(drawn, pairs), generator=generator)
+        return each.reshape(2, -1).mean(0)
+
+    @torch.no_grad()
+    def losses_of_codes(self, x: Tensor, groups: Tensor) -> Tensor:
+        """The same for the codes that are kept, or for float embeddings, without gradient."""
+        pairs, scores = Pairs(groups), self.scores(x)
+        if self.estimator is None:
+            away = self._angles(scores)
+        else:
+            signs = torch.where(scores > 0, 1.0, -1.0).to(scores)
+            away = (self.bits - signs @ signs.T) / 2
+        return self._plain(away, pairs).reshape(2, -1).mean(0)
+
+    def _angles(self, scores: Tensor) -> Tensor:
+        unit = normalize(scores, dim=1)
+        return self.bits * (1 - unit @ unit.T) / 2
+
+    def _plain(self, away: Tensor, pairs: Pairs) -> Tensor:
+        if self.loss == "triplet":
+            return triplet_loss(away, pairs, self.margin)
+        return logistic_loss(away, pairs, self.scale)
+
+
+def prepare(module: HashingModule, shape: tuple[int, ...]) -> None:
+    """Refuse an estimator that does not work on bits, and size whatever is sized by its first call.
+
+    Args:
+        module: in train mode and on the CPU.
+        shape: of one example.
+    """
+    if has_lazy(module.encoder):
+        module.eval()
+        module.codes(torch.zeros(1, *shape))
+        module.train()
+    if module.estimator is None:
+        return
+    latent = Bits(torch.zeros(1, module.bits, requires_grad=True))
+    module.estimator.require_support(latent)
+    if has_lazy(module.estimator):
+        module.estimator(latent, lambda z: z.sum(-1), generator=torch.Generator().manual_seed(0))
+        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
+            moments.reset()
+
+
+def has_partner(groups: Tensor) -> Tensor:
+    """Whether each example has another one in its group.
+
+    >>> has_partner(torch.tensor([0, 2, 0]))
+    tensor([ True, False,  True])
+    """
+    return groups.bincount()[groups] > 1
+
+
+@final
+class PairSampler:
+    """Draws a partner for each example: another one of its group.
+
+    Args:
+        groups: whole numbers from 0, ``[N]``; each group must have two members.
+
+    >>> PairSampler(torch.tensor([0, 1, 0, 1]))(torch.tensor([0, 1]), torch.Generator())
+    tensor([2, 3])
+    """
+
+    def __init__(self, groups: Tensor) -> None:
+        self.order = groups.argsort(stable=True)
+        sizes = groups.bincount()
+        self.size = sizes[groups]
+        self.first = (sizes.cumsum(0) - sizes)[groups]
+        self.place = torch.empty_like(self.order)
+        self.place[self.order] = torch.arange(len(groups), device=groups.device)
+        if not bool(has_partner(groups).all()):
+            raise ValueError("a group has one member, which has no partner; leave such examples out")
+
+    def __call__(self, which: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A partner for each of the examples ``which``, uniformly among the others of its group."""
+        size, first = self.size[which], self.first[which]
+        uniform = torch.rand(which.shape, generator=generator, device=which.device, dtype=torch.float64)
+        step = 1 + (uniform * (size - 1)).long()
+        return self.order[first + (self.place[which] - first + step) % size]
+
+
+@final
+class HashingTask:
+    """A module and its pairs, as the training loop wants them; for one process, since negatives are the whole batch's.
+
+    Args:
+        module: on its device already.
+        train: examples ``[N, *shape]``, on the same device.
+        groups: whole numbers ``[N]``: the partner of an example is another one of its group. None: its partner is the
+            example itself, changed once more.
+        validation: examples; the training examples where there are none.
+        validation_groups: of these.
+        augmentation: how each example is changed every time it is seen.
+    """
+
+    def __init__(
+        self,
+        module: HashingModule,
+        train: Tensor,
+        groups: Tensor | None,
+        validation: Tensor,
+        validation_groups: Tensor | None,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        self.module = module
+        self.device = train.device
+        self.train_size = len(train)
+        self.augmentation = augmentation
+        self.parts = (
+            self._part(train, groups),
+            self._part(validation, validation_groups) if len(validation) else self._part(train, groups),
+        )
+
+    def _part(self, x: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor, PairSampler | None]:
+        if groups is None:
+            return x, torch.arange(len(x), device=x.device), None
+        return x, groups, PairSampler(groups)
+
+    def pairs(self, part: int, which: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Examples ``[2B, *shape]`` and their groups ``[2B]``."""
+        examples, groups, sampler = self.parts[part]
+        both = torch.cat([which, which if sampler is None else sampler(which, generator)])
+        x = examples[both]
+        if self.augmentation is not None:
+            numbers = self.augmentation.numbers(x[0].numel())
+            uniform = torch.rand(len(x), numbers, generator=generator, device=x.device, dtype=x.dtype)
+            x = self.augmentation(x.flatten(1), uniform, tuple(x.shape[1:])).reshape(x.shape)
+        return x, groups[both]
+
+    def set_step(self, step: int) -> None:
+        """Nothing follows a schedule."""
+
+    def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
+        """One number for each example of the batch, with its partner."""
+        return self.module.losses(*self.pairs(0, batch, generator), generator=generator)
+
+    def validate(self, generator: torch.Generator) -> dict[str, float]:
+        """The loss of the most probable codes of validation pairs, always the same ones."""
+        fixed = torch.Generator(self.device).manual_seed(0)
+        everyone = torch.arange(len(self.parts[1][0]), device=self.device)
+        losses = [self.module.losses_of_codes(*self.pairs(1, which, fixed)) for which in everyone.split(AT_ONCE // 2)]
+        return {"loss": float(torch.cat(losses).double().mean())}
+
+    def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
+        """Say where ε is."""
+        estimator = self.module.estimator
+        return {"epsilon": estimator.epsilon.item()} if isinstance(estimator, Direct) else {}
