@@ -1,12 +1,16 @@
 """Run the long experiments in parts, on machines that have the source, torch and numpy, and nothing else of argrad's.
 
-python benchmarks/parts.py pack images.npz                           # here: the images, rounded, eight pixels a byte
-python benchmarks/parts.py run images.npz OUT table1:mnist figure6   # there: each part writes OUT/PART.json
-python benchmarks/parts.py assemble OUT                              # here: results/NAME.json from all its parts
+python benchmarks/parts.py pack IMAGES                           # here: MNIST, Fashion-MNIST and Omniglot as arrays
+python benchmarks/parts.py run IMAGES OUT table1:mnist figure6   # there: each part writes OUT/PART.json
+python benchmarks/parts.py assemble OUT                          # here: results/NAME.json of what has all its parts
 
 A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of table1, the
 rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the commit that
 ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
+
+Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
+step-profile, table2:DATA, figure4, tokenizer:DATA, tokenizer:DATA:METHOD, hashing:DATA:LOSS, hippocampus, whole-brain.
+The last two read their scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
@@ -14,161 +18,230 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from argrad.experiments import epsilon_learning_rate, figure2, figure3, step_profile, table1  # noqa: E402
+import argrad.data  # noqa: E402
+from argrad.data import Images  # noqa: E402
+from argrad.experiments import figure2, figure3, hashing, table1, table2, tokenizer  # noqa: E402
+from argrad.experiments.paper_model import load_bits  # noqa: E402
 from argrad.experiments.provenance import command_line, provenance  # noqa: E402
 
 DATASETS = ("mnist", "fashion-mnist", "omniglot")
-Images = tuple[Tensor, Tensor, Tensor]
+ALONE = {
+    "epsilon-learning-rate": ("epsilon_learning_rate", "EpsilonLearningRate"),
+    "step-profile": ("step_profile", "StepProfile"),
+    "figure4": ("figure4", "Figure4"),
+    "hippocampus": ("hippocampus", "Hippocampus"),
+    "whole-brain": ("whole_brain", "WholeBrain"),
+}
+"""Experiments of one part: module and settings."""
+ARRAYS = [field.name for field in fields(Images) if field.name.startswith(("train", "validation", "test"))]
+
+Part = Callable[[str], Any]
+"""From the name of a part to what it wrote."""
 
 
-class Machine:
-    """The images, the device, and the folder of parts."""
-
-    def __init__(self, packed: Path, folder: Path) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.packed, self.folder = np.load(packed), folder
-
-    def images(self, dataset: str) -> Images:
-        """Train, validation and test bits ``[N, 784]`` on the device."""
-        train, validation, test = (
-            torch.from_numpy(np.unpackbits(self.packed[f"{dataset}/{part}"], axis=1)).to(self.device)
-            for part in ("train", "validation", "test")
-        )
-        return train, validation, test
-
-    def part(self, name: str) -> Any:
-        """One that was run before."""
-        return read_part(self.folder, name)["part"]
+def device() -> torch.device:
+    """Where to run."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def read_part(folder: Path, name: str) -> dict[str, Any]:
-    """A part and where it was run."""
-    part: dict[str, Any] = json.loads((folder / f"{name.replace(':', '-')}.json").read_text())
-    return part
+def load_packed(folder: Path, name: str, *, binarize: Literal["round", "none"] = "round") -> Images:
+    """What `argrad.data.load` gives, from packed arrays."""
+    packed = np.load(folder / f"{name}.npz")
+    arrays = {key: torch.from_numpy(packed[key]) for key in packed.files if key != "full_scale"}
+    scale = int(packed["full_scale"])
+    if binarize == "round":
+        for part in ("train", "validation", "test"):
+            arrays[part] = (arrays[part] > scale / 2).to(torch.uint8)
+        scale = 1
+    return Images(name, **arrays, binarization=binarize, full_scale=scale)
 
 
-def run_table1(machine: Machine, dataset: str) -> Any:
+def pack(folder: Path) -> None:
+    """Write the images of all data sets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in DATASETS:
+        images = argrad.data.load(name, binarize="none")
+        arrays = {key: getattr(images, key).numpy() for key in ARRAYS if getattr(images, key) is not None}
+        np.savez_compressed(folder / f"{name}.npz", **arrays, full_scale=images.full_scale)
+
+
+# --------------------------------------------------------------------------------------------------------- experiments
+
+
+def run_table1(part: Part, dataset: str) -> Any:
     """The rows of a data set."""
-    return table1.run_dataset(dataset, *machine.images(dataset), table1.Table1())
+    return table1.run_dataset(dataset, *load_bits(dataset, device()), table1.Table1())
 
 
-def table1_of(parts: Callable[[str], Any]) -> dict[str, Any]:
-    """The table from the parts of its data sets."""
+def table1_of(part: Part) -> dict[str, Any]:
+    """The table."""
     settings = table1.Table1()
-    found = {dataset: parts(f"table1:{dataset}") for dataset in DATASETS}
+    found = {dataset: part(f"table1:{dataset}") for dataset in settings.datasets}
     return table1.assemble(found, settings, command_line("argrad reproduce table1", settings))
 
 
-def run_figure2(machine: Machine, k: str) -> Any:
+def run_figure2(part: Part, k: tuple[int, ...]) -> Any:
     """Step costs, and the curves of table1."""
-    table = machine.folder / "table1-assembled.json"
-    table.write_text(json.dumps(table1_of(machine.part)))
-    values = tuple(map(int, k.split(",")))
-    names = ("mnist",) if values == (10,) else DATASETS
-    settings = figure2.Figure2(k=values, datasets=names if values != (10,) else (), table1=str(table))
-    return figure2.run_figure2({name: machine.images(name) for name in names}, settings)
+    table, whole = Path("table1-of-parts.json"), table1_of(part)
+    table.write_text(json.dumps(whole))
+    names = ("mnist",) if k == (10,) else tuple(whole["settings"]["datasets"])
+    settings = figure2.Figure2(k=k, datasets=() if k == (10,) else names, table1=str(table))
+    result = figure2.run_figure2({name: load_bits(name, device()) for name in names}, settings)
+    table.unlink()
+    result["command"] = result["command"].replace(str(table), "results/table1.json")
+    return result
 
 
-def run_figure3(machine: Machine, what: str) -> Any:
+def run_figure3(part: Part, what: str) -> Any:
     """`steps`, `trials`, or the row with the number given."""
-    images, settings = machine.images("fashion-mnist"), figure3.Figure3()
+    images, settings = load_bits("fashion-mnist", device()), figure3.Figure3()
     if what == "steps":
         return figure3.run_steps(images, settings)
     if what == "trials":
         return [figure3.run_tuning(method, encoder, images, settings) for method, encoder in figure3.ROWS]
-    tuned = machine.part("figure3:trials")[int(what)]
-    return figure3.run_row(*figure3.ROWS[int(what)], tuned, images, settings)
+    return figure3.run_row(*figure3.ROWS[int(what)], part("figure3:trials")[int(what)], images, settings)
 
 
-def run_epsilon_learning_rate(machine: Machine, dataset: str) -> Any:
-    """The heat map."""
-    settings = epsilon_learning_rate.EpsilonLearningRate()
-    return epsilon_learning_rate.run_epsilon_learning_rate(*machine.images(dataset), settings)
+def figure3_of(part: Part) -> dict[str, Any]:
+    """The figure."""
+    settings = figure3.Figure3()
+    rows = [row for number in range(len(figure3.ROWS)) for row in part(f"figure3:{number}")]
+    command = command_line("argrad reproduce figure3", settings)
+    return figure3.assemble(part("figure3:trials"), rows, [part("figure3:steps")], settings, command)
 
 
-RUN: dict[str, Callable[[Machine, str], Any]] = {
+def run_table2(part: Part, dataset: str) -> Any:
+    """The rows of a data set."""
+    return table2.run_dataset(dataset, table2.load_labelled_bits(dataset, device()), table2.Table2())
+
+
+def table2_of(part: Part) -> dict[str, Any]:
+    """The table."""
+    settings = table2.Table2()
+    found = {dataset: part(f"table2:{dataset}") for dataset in settings.datasets}
+    return table2.assemble(found, settings, command_line("argrad reproduce table2", settings))
+
+
+def run_tokenizer(part: Part, what: str) -> Any:
+    """The rows of a data set, or one of them."""
+    dataset, _, method = what.partition(":")
+    images = argrad.data.load(dataset, binarize="none").to(device())
+    settings = tokenizer.TokenizerComparison()
+    if method:
+        settings = replace(settings, methods=(method,))
+    return tokenizer.run_dataset(dataset, (images.train, images.validation, images.test), settings)
+
+
+def tokenizer_of(part: Part) -> dict[str, Any]:
+    """The comparison, from data sets or from their methods."""
+    settings, rows = tokenizer.TokenizerComparison(), []
+    for dataset in settings.datasets:
+        try:
+            rows += part(f"tokenizer:{dataset}")
+        except FileNotFoundError:
+            rows += [row for method in settings.methods for row in part(f"tokenizer:{dataset}:{method}")]
+    return tokenizer.assemble(rows, settings, command_line("argrad reproduce tokenizer", settings))
+
+
+def run_hashing(part: Part, what: str) -> Any:
+    """One loss of a data set."""
+    dataset, _, loss = what.partition(":")
+    settings = replace(hashing.Hashing(), losses=(loss,))
+    return hashing.run_collection(hashing.load_collection(dataset).to(device()), settings)
+
+
+def hashing_of(part: Part) -> dict[str, Any]:
+    """The table; the search is timed here, where numba is."""
+    settings = hashing.Hashing()
+    found = [part(f"hashing:{dataset}:{loss}") for dataset in settings.datasets for loss in settings.losses]
+    command = command_line("argrad reproduce hashing", settings)
+    return hashing.assemble(found, settings, command, hashing.time_search(settings.rounds))
+
+
+def run_alone(name: str, part: Part, _: str) -> Any:
+    """An experiment of one part."""
+    module, settings = ALONE[name]
+    body = import_module(f"argrad.experiments.{module}")
+    return body.run(getattr(body, settings)(), progress=print)
+
+
+RUN: dict[str, Callable[[Part, str], Any]] = {
     "table1": run_table1,
-    "figure2": lambda machine, _: run_figure2(machine, "10"),
-    "figure6": lambda machine, _: run_figure2(machine, "20,30,40,50"),
+    "figure2": lambda part, _: run_figure2(part, (10,)),
+    "figure6": lambda part, _: run_figure2(part, (20, 30, 40, 50)),
     "figure3": run_figure3,
-    "epsilon-learning-rate": lambda machine, _: run_epsilon_learning_rate(machine, "mnist"),
-    "step-profile": lambda machine, _: step_profile.run(step_profile.StepProfile()),
+    "table2": run_table2,
+    "tokenizer": run_tokenizer,
+    "hashing": run_hashing,
+    **{name: partial(run_alone, name) for name in ALONE},
 }
+"""How a part is run, from the parts before it and what stands behind its colon."""
+
+RESULTS: dict[str, tuple[Callable[[Part], dict[str, Any]], str]] = {
+    "table1": (table1_of, "table1:mnist"),
+    "figure3": (figure3_of, "figure3:trials"),
+    "table2": (table2_of, "table2:mnist"),
+    "tokenizer": (tokenizer_of, "tokenizer:"),
+    "hashing": (hashing_of, "hashing:"),
+    **{name: (lambda part, name=name: part(name), name) for name in ("figure2", "figure6", *ALONE)},
+}
+"""How a result is put together, and the (beginning of the) part whose machine it names."""
 
 
-def pack(output: Path) -> None:
-    """Write the images of all data sets."""
-    from argrad.experiments.paper_model import load_bits
-
-    arrays = {}
-    for dataset in DATASETS:
-        for part, bits in zip(("train", "validation", "test"), load_bits(dataset, torch.device("cpu")), strict=True):
-            arrays[f"{dataset}/{part}"] = np.packbits(bits.numpy(), axis=1)
-    np.savez_compressed(output, **arrays)
+# -------------------------------------------------------------------------------------------------------- the commands
 
 
-def run(packed: Path, folder: Path, names: list[str]) -> None:
+def file_of(folder: Path, name: str) -> Path:
+    """Where a part is written."""
+    return folder / f"{name.replace(':', '+')}.json"
+
+
+def read(folder: Path, name: str) -> Any:
+    """What a part wrote."""
+    return json.loads(file_of(folder, name).read_text())["part"]
+
+
+def run(images: Path, folder: Path, names: list[str]) -> None:
     """Run the parts that are not there yet."""
-    machine = Machine(packed, folder)
-    source = ROOT / "COMMIT"
+    for module in (argrad.data, table2, import_module("argrad.experiments.hashing_training")):
+        module.load = partial(load_packed, images)  # type: ignore[attr-defined]
     for name in names:
-        path = folder / f"{name.replace(':', '-')}.json"
-        if path.exists():
+        if file_of(folder, name).exists():
             continue
-        kind, _, argument = name.partition(":")
-        part = RUN[kind](machine, argument)
+        kind, _, what = name.partition(":")
+        part = RUN[kind](partial(read, folder), what)
         where = provenance("")
-        if source.exists():
-            where["commit"] = source.read_text().strip()
-        path.write_text(json.dumps({"where": where, "part": part}))
+        if (ROOT / "COMMIT").exists():
+            where["commit"] = (ROOT / "COMMIT").read_text().strip()
+        file_of(folder, name).write_text(json.dumps({"where": where, "part": part}))
         print(f"{name}: done", flush=True)
 
 
 def assemble(folder: Path) -> None:
-    """Every result whose parts are all there, into results/."""
+    """Every result whose parts are all there, into results/, with the machine that ran it."""
     from argrad.training.files import write_json
 
-    for name, result in results_of(folder).items():
-        write_json(ROOT / "results" / f"{name}.json", result)
+    for name, (put_together, source) in RESULTS.items():
+        try:
+            result = put_together(partial(read, folder))
+        except FileNotFoundError:
+            continue
+        there = next(path for path in sorted(folder.glob("*.json")) if path.name.startswith(source.replace(":", "+")))
+        where = json.loads(there.read_text())["where"]
+        write_json(ROOT / "results" / f"{name}.json", {**result, **where, "command": result["command"]})
         print(f"results/{name}.json")
-
-
-def results_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Results by name, each with the machine that ran it."""
-    there = {path.stem for path in folder.glob("*.json")}
-    found: dict[str, dict[str, Any]] = {}
-
-    def part(name: str) -> Any:
-        return read_part(folder, name)["part"]
-
-    def add(name: str, result: dict[str, Any], source: str) -> None:
-        where = {key: value for key, value in read_part(folder, source)["where"].items() if key != "command"}
-        found[name] = {**result, **where}
-
-    if {f"table1-{dataset}" for dataset in DATASETS} <= there:
-        add("table1", table1_of(part), f"table1:{DATASETS[0]}")
-    for name in ("figure2", "figure6", "epsilon-learning-rate", "step-profile"):
-        if name in there:
-            result = part(name)
-            result["command"] = result["command"].replace(str(folder / "table1-assembled.json"), "results/table1.json")
-            add(name, result, name)
-    numbers = range(len(figure3.ROWS))
-    if {f"figure3-{word}" for word in ("steps", "trials", *numbers)} <= there:
-        settings = figure3.Figure3()
-        rows = [row for number in numbers for row in part(f"figure3:{number}")]
-        steps, command = [part("figure3:steps")], command_line("argrad reproduce figure3", settings)
-        add("figure3", figure3.assemble(part("figure3:trials"), rows, steps, settings, command), "figure3:trials")
-    return found
 
 
 def main(words: list[str]) -> int:
