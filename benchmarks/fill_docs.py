@@ -31,7 +31,10 @@ TABLES = {
     "figure5": ("docs/attributes.md", "results/figure5.json", "argrad.experiments.figure5"),
     "hippocampus": ("docs/segmentation.md", "results/hippocampus.json", "argrad.experiments.hippocampus"),
     "whole-brain": ("docs/segmentation.md", "results/whole-brain.json", "argrad.experiments.whole_brain"),
+    "completion": ("docs/completion.md", "results/completion.json", "argrad.experiments.completion"),
     "hashing": ("docs/hashing.md", "results/hashing.json", "argrad.experiments.hashing"),
+    "trajectory": ("docs/sequence-gan.md", "results/trajectory.json", "argrad.experiments.trajectory"),
+    "sequence-gan": ("docs/sequence-gan.md", "results/sequence_gan.json", "argrad.experiments.sequence_gan"),
     "tokenizer": ("docs/tokenizer.md", "results/tokenizer.json", "argrad.experiments.tokenizer"),
     "structures": ("docs/structures.md", "results/structures.json", "argrad.experiments.structures"),
 }

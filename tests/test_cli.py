@@ -166,7 +166,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ([], "demo, train, evaluate, sample, diagnose, reproduce, bench, data"),
+            ([], "demo, train, evaluate, sample, diagnose, reproduce, segment, "),
             (["nonsense"], "nonsense"),
             (["diagnose", "--wrong", "3"], "--wrong"),
             (["diagnose", "--samples", "many"], "--samples"),

@@ -84,7 +84,7 @@ def test_table1_without_a_picture(monkeypatch, capsys):
     assert [path.name for path in Path("results").iterdir()] == ["table1-quick.json"]
 
 
-ON_THE_CPU = ("structures",)
+ON_THE_CPU = ("structures", "sequence-gan", "trajectory")
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))

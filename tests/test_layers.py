@@ -51,7 +51,7 @@ def test_core_imports_with_torch_and_numpy_alone(module: str) -> None:
 def test_experiments_import_with_torch_and_numpy_alone() -> None:
     """Their full runs happen on GPU machines that have little else."""
     names = ("table1", "table1_page", "figure1", "figure2", "figure3", "epsilon_learning_rate", "step_profile")
-    names += ("figure4", "figure5", "hashing", "hippocampus", "table2", "tokenizer", "whole_brain")
+    names += ("completion", "figure4", "figure5", "hashing", "hippocampus", "table2", "tokenizer", "whole_brain")
     imports = "; ".join(f"import argrad.experiments.{name}" for name in names)
     code = f"import sys; sys.modules.update(dict.fromkeys({NOT_IN_CORE!r})); {imports}"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)

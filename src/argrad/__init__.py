@@ -44,11 +44,22 @@ if TYPE_CHECKING:
         AttributeVAE,
         DiscreteVAE,
         HashingEncoder,
+        ImageCompleter,
         SemiSupervisedVAE,
+        SequenceGAN,
         Tokenizer,
     )
 else:
-    MODELS = {"AnatomicalSegmenter", "AttributeVAE", "DiscreteVAE", "HashingEncoder", "SemiSupervisedVAE", "Tokenizer"}
+    MODELS = {
+        "AnatomicalSegmenter",
+        "AttributeVAE",
+        "DiscreteVAE",
+        "HashingEncoder",
+        "ImageCompleter",
+        "SemiSupervisedVAE",
+        "SequenceGAN",
+        "Tokenizer",
+    }
 
     def __getattr__(name: str) -> Any:
         """Import a scikit-learn estimator when it is asked for; the rest of argrad does without scikit-learn."""
@@ -79,6 +90,7 @@ __all__ = [
     "GumbelSinkhorn",
     "GumbelSoftmax",
     "HashingEncoder",
+    "ImageCompleter",
     "ImplicitMLE",
     "Latent",
     "LocalExpectation",
@@ -91,6 +103,7 @@ __all__ = [
     "Relax",
     "SemiSupervisedVAE",
     "Sequence",
+    "SequenceGAN",
     "SpanningTree",
     "StepCost",
     "Subset",

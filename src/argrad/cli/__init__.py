@@ -16,6 +16,8 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixe
 
 from argrad._version import __version__
 from argrad.cli.bench import BENCHMARKS, Bench, benchmark
+from argrad.cli.complete import ACTIONS as COMPLETION_ACTIONS
+from argrad.cli.complete import Complete, complete_command
 from argrad.cli.data import Data
 from argrad.cli.demo import Demo
 from argrad.cli.diagnose import Diagnose
@@ -25,6 +27,7 @@ from argrad.cli.segment import STAGES, Segment, segment_command
 from argrad.cli.tokenize import ACTIONS as TOKENIZER_ACTIONS
 from argrad.cli.tokenize import Tokenize, tokenize_command
 from argrad.cli.train import Evaluate, Sample, train_command
+from argrad.cli.write import WRITING, Write, write_command
 
 __all__ = ["main"]
 
@@ -38,6 +41,8 @@ Start with
   argrad bench estimators                 what a training step costs with each
   argrad segment --help                   label medical scans with shapes learnt from other people's label maps
   argrad tokenize --help                  images to grids of codes and back, and new images from a prior over codes
+  argrad complete --help                  fill the hole in a picture in several ways
+  argrad write --help                     learn to write lines such as those of a text file
   argrad data list                        data sets, and which are on this machine
 
 `argrad COMMAND --help` explains a command, `argrad --version` prints the version. With --json the last and only line on
@@ -62,6 +67,8 @@ COMMANDS: dict[str, type[Any]] = {
     "reproduce": Reproduce,
     "segment": Segment,
     "tokenize": Tokenize,
+    "complete": Complete,
+    "write": Write,
     "bench": Bench,
     "data": Data,
 }
@@ -71,6 +78,8 @@ ACTIONS: dict[str, tuple[Container[str], Callable[[str], type[Any]]]] = {
     "reproduce": (EXPERIMENTS, experiment),
     "segment": (STAGES, segment_command),
     "tokenize": (TOKENIZER_ACTIONS, tokenize_command),
+    "complete": (COMPLETION_ACTIONS, complete_command),
+    "write": (WRITING, write_command),
 }
 """Of commands that are followed by a second word: those words, and the settings that each of them takes."""
 
@@ -112,7 +121,7 @@ def one_line(box: str) -> str:
         text = line.strip("│╭╮╰╯─ ").strip()
         if line.startswith(("╭", "╰")):
             continue
-        if text:
+        if text.strip("-+|"):
             paragraphs[-1].append(text)
         else:
             paragraphs.append([])

@@ -30,7 +30,10 @@ EXPERIMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "structures": ("argrad.experiments.structures", "Structures", {}),
     "hippocampus": ("argrad.experiments.hippocampus", "Hippocampus", {}),
     "whole-brain": ("argrad.experiments.whole_brain", "WholeBrain", {}),
+    "completion": ("argrad.experiments.completion", "Completion", {}),
     "hashing": ("argrad.experiments.hashing", "Hashing", {}),
+    "trajectory": ("argrad.experiments.trajectory", "Trajectory", {}),
+    "sequence-gan": ("argrad.experiments.sequence_gan", "SequenceGANStudy", {}),
     "tokenizer": ("argrad.experiments.tokenizer", "TokenizerComparison", {}),
 }
 """Each is a module with a dataclass of settings (and what differs from its defaults), ``run(settings, progress)``,
@@ -63,7 +66,10 @@ class Reproduce:
       structures               learning to sort, and finding a tree: direct beside its usual rivals, on the CPU
       hippocampus              segmentation without a labelled scan, beside EM and a supervised U-Net
       whole-brain              30 structures in 3-D, shapes from deformations of one brain
+      completion               several ways to fill a hole: a mixture of Gaussians against a single one
       hashing                  codes of 16 to 64 bits by contrast: recall and precision, beside floats and PCA
+      trajectory               a small decision problem with a known optimum, every estimator, on the CPU
+      sequence-gan             a generator of symbols against a discriminator, beside maximum likelihood, on the CPU
       tokenizer                images to 7 × 7 codes by every estimator, beside vector quantisation
 
     Each writes NAME.json and NAME.png into the output folder; with --quick, NAME-quick.json and NAME-quick.png, and it
@@ -85,7 +91,10 @@ class Reproduce:
             "structures",
             "hippocampus",
             "whole-brain",
+            "completion",
             "hashing",
+            "trajectory",
+            "sequence-gan",
             "tokenizer",
         ]
     ]

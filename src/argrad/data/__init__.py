@@ -29,7 +29,10 @@ from argrad.data.folder import Colour
 from argrad.data.images import Images
 from argrad.data.loading import from_arrays, load
 from argrad.data.locate import data_folders
+from argrad.data.masks import MaskKind, draw_masks, read_mask
+from argrad.data.olivetti import load_olivetti
 from argrad.data.splits import Fractions
+from argrad.data.text import Text, Vocabulary, as_text, load_text
 
 __all__ = [
     "CATALOGUE",
@@ -44,19 +47,27 @@ __all__ = [
     "Fractions",
     "Images",
     "Listing",
+    "MaskKind",
     "MissingFiles",
     "Progress",
     "Source",
+    "Text",
     "UnknownData",
+    "Vocabulary",
     "WrongImages",
     "WrongOption",
+    "as_text",
     "available",
     "binarize",
     "check",
     "data_folders",
+    "draw_masks",
     "from_arrays",
     "get",
     "load",
     "load_celeba",
     "load_cmu_faces",
+    "load_olivetti",
+    "load_text",
+    "read_mask",
 ]

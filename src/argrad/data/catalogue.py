@@ -13,6 +13,7 @@ from argrad.data.binarized_mnist import read_binarized_mnist
 from argrad.data.cmu_faces import read_cmu_faces
 from argrad.data.digits import read_digits
 from argrad.data.idx import read_idx_set
+from argrad.data.olivetti import read_olivetti
 from argrad.data.omniglot import read_omniglot
 from argrad.data.omniglot_28 import read_omniglot_28
 from argrad.data.parts import Raw
@@ -273,6 +274,22 @@ CMU_FACES = Source(
     folders=("cmu-faces",),
 )
 
+OLIVETTI = Source(
+    name="olivetti",
+    description="400 face images of 40 people, 64x64, grey, labelled by person; people held out with load_olivetti",
+    licence="none stated; credit AT&T Laboratories Cambridge; not to be passed on",
+    files=(
+        File(
+            "olivettifaces.mat",
+            1_432_511,
+            "sha256:b1988d02c72fe5b8ee82b5ef3bb7982eafc74f1e1ff0ae0ade35061ad0af534d",
+        ),
+    ),
+    read=read_olivetti,
+    folders=("olivetti",),
+)
+
 CATALOGUE: dict[str, Source] = {
-    source.name: source for source in (DIGITS, MNIST, FASHION_MNIST, BINARIZED_MNIST, OMNIGLOT, OMNIGLOT_28, CMU_FACES)
+    source.name: source
+    for source in (DIGITS, MNIST, FASHION_MNIST, BINARIZED_MNIST, OMNIGLOT, OMNIGLOT_28, CMU_FACES, OLIVETTI)
 }

@@ -4,11 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from argrad.models.attribute_module import AttributeModule, convolutional_networks
+from argrad.models.completion_module import CompletionModule
 from argrad.models.dead_codes import perplexity, revive, used
 from argrad.models.hashing_module import HashingModule
 from argrad.models.semi_supervised_augmentation import AUGMENTATIONS, Augmentation
 from argrad.models.semi_supervised_loss import Objective, Terms
 from argrad.models.semi_supervised_module import SemiSupervisedModule
+from argrad.models.sequence_gan_module import SequenceGANModule
+from argrad.models.sequence_gan_run import SequenceGANSettings
 from argrad.models.tokenizer_module import TokenizerModule
 from argrad.models.tokenizer_prior import CodePrior
 from argrad.models.vae_module import DiscreteVAEModule, default_networks
@@ -18,9 +21,11 @@ from argrad.models.vae_task import Schedules, VAETask
 if TYPE_CHECKING:
     from argrad.models.anatomical_segmenter import AnatomicalSegmenter
     from argrad.models.attributes import AttributeVAE
+    from argrad.models.completion import ImageCompleter
     from argrad.models.discrete_vae import DiscreteVAE
     from argrad.models.hashing import HashingEncoder
     from argrad.models.semi_supervised import SemiSupervisedVAE
+    from argrad.models.sequence_gan import SequenceGAN
     from argrad.models.tokenizer import Tokenizer
 else:
     MODULES = {
@@ -28,7 +33,9 @@ else:
         "AttributeVAE": "attributes",
         "DiscreteVAE": "discrete_vae",
         "HashingEncoder": "hashing",
+        "ImageCompleter": "completion",
         "SemiSupervisedVAE": "semi_supervised",
+        "SequenceGAN": "sequence_gan",
         "Tokenizer": "tokenizer",
     }
 
@@ -50,14 +57,19 @@ __all__ = [
     "AttributeVAE",
     "Augmentation",
     "CodePrior",
+    "CompletionModule",
     "DiscreteVAE",
     "DiscreteVAEModule",
     "HashingEncoder",
     "HashingModule",
+    "ImageCompleter",
     "Objective",
     "Schedules",
     "SemiSupervisedModule",
     "SemiSupervisedVAE",
+    "SequenceGAN",
+    "SequenceGANModule",
+    "SequenceGANSettings",
     "Terms",
     "Tokenizer",
     "TokenizerModule",
