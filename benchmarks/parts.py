@@ -9,15 +9,16 @@ rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Resu
 ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
-step-profile, table2:DATA, figure4, tokenizer:DATA, tokenizer:DATA:METHOD, hashing:DATA:LOSS, hippocampus, whole-brain.
-The last two read their scans from $ARGRAD_DATA.
+step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain. table2:DATA:METHOD,
+tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD are smaller parts of the same. Hippocampus and whole brain read their
+scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
@@ -35,6 +36,7 @@ from argrad.data import Images  # noqa: E402
 from argrad.experiments import figure2, figure3, hashing, table1, table2, tokenizer  # noqa: E402
 from argrad.experiments.paper_model import load_bits  # noqa: E402
 from argrad.experiments.provenance import command_line, provenance  # noqa: E402
+from argrad.training.files import write_json  # noqa: E402
 
 DATASETS = ("mnist", "fashion-mnist", "omniglot")
 ALONE = {
@@ -80,6 +82,19 @@ def pack(folder: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- experiments
 
 
+def with_method(settings: Any, method: str) -> Any:
+    """Settings with one method only, if one is named."""
+    return replace(settings, methods=(method,)) if method else settings
+
+
+def whole_or_by_method(part: Part, name: str, methods: Iterable[str]) -> list[Any]:
+    """A part that was run whole, or its pieces, one for each method."""
+    try:
+        return [part(name)]
+    except FileNotFoundError:
+        return [part(f"{name}:{method}") for method in methods]
+
+
 def run_table1(part: Part, dataset: str) -> Any:
     """The rows of a data set."""
     return table1.run_dataset(dataset, *load_bits(dataset, device()), table1.Table1())
@@ -122,15 +137,22 @@ def figure3_of(part: Part) -> dict[str, Any]:
     return figure3.assemble(part("figure3:trials"), rows, [part("figure3:steps")], settings, command)
 
 
-def run_table2(part: Part, dataset: str) -> Any:
-    """The rows of a data set."""
-    return table2.run_dataset(dataset, table2.load_labelled_bits(dataset, device()), table2.Table2())
+def run_table2(part: Part, what: str) -> Any:
+    """The rows of a data set, or of one of its methods."""
+    dataset, _, method = what.partition(":")
+    settings = with_method(table2.Table2(), method)
+    return table2.run_dataset(dataset, table2.load_labelled_bits(dataset, device()), settings)
 
 
 def table2_of(part: Part) -> dict[str, Any]:
     """The table."""
     settings = table2.Table2()
-    found = {dataset: part(f"table2:{dataset}") for dataset in settings.datasets}
+    found: dict[str, dict[str, Any]] = {}
+    for dataset in settings.datasets:
+        pieces = whole_or_by_method(part, f"table2:{dataset}", settings.methods)
+        found[dataset] = {"rows": [row for piece in pieces for row in piece["rows"]]}
+        for key in ("recipes", "timing"):
+            found[dataset][key] = {name: value for piece in pieces for name, value in piece[key].items()}
     return table2.assemble(found, settings, command_line("argrad reproduce table2", settings))
 
 
@@ -138,9 +160,7 @@ def run_tokenizer(part: Part, what: str) -> Any:
     """The rows of a data set, or one of them."""
     dataset, _, method = what.partition(":")
     images = argrad.data.load(dataset, binarize="none").to(device())
-    settings = tokenizer.TokenizerComparison()
-    if method:
-        settings = replace(settings, methods=(method,))
+    settings = with_method(tokenizer.TokenizerComparison(), method)
     return tokenizer.run_dataset(dataset, (images.train, images.validation, images.test), settings)
 
 
@@ -148,24 +168,27 @@ def tokenizer_of(part: Part) -> dict[str, Any]:
     """The comparison, from data sets or from their methods."""
     settings, rows = tokenizer.TokenizerComparison(), []
     for dataset in settings.datasets:
-        try:
-            rows += part(f"tokenizer:{dataset}")
-        except FileNotFoundError:
-            rows += [row for method in settings.methods for row in part(f"tokenizer:{dataset}:{method}")]
+        for piece in whole_or_by_method(part, f"tokenizer:{dataset}", settings.methods):
+            rows += piece
     return tokenizer.assemble(rows, settings, command_line("argrad reproduce tokenizer", settings))
 
 
 def run_hashing(part: Part, what: str) -> Any:
-    """One loss of a data set."""
-    dataset, _, loss = what.partition(":")
-    settings = replace(hashing.Hashing(), losses=(loss,))
+    """One loss of a data set, or of one of its methods."""
+    dataset, loss, method = (*what.split(":"), "")[:3]
+    settings = with_method(replace(hashing.Hashing(), losses=(loss,)), method)
     return hashing.run_collection(hashing.load_collection(dataset).to(device()), settings)
 
 
 def hashing_of(part: Part) -> dict[str, Any]:
     """The table; the search is timed here, where numba is."""
     settings = hashing.Hashing()
-    found = [part(f"hashing:{dataset}:{loss}") for dataset in settings.datasets for loss in settings.losses]
+    found = [
+        piece
+        for dataset in settings.datasets
+        for loss in settings.losses
+        for piece in whole_or_by_method(part, f"hashing:{dataset}:{loss}", settings.methods)
+    ]
     command = command_line("argrad reproduce hashing", settings)
     return hashing.assemble(found, settings, command, hashing.time_search(settings.rounds))
 
@@ -225,14 +248,12 @@ def run(images: Path, folder: Path, names: list[str]) -> None:
         where = provenance("")
         if (ROOT / "COMMIT").exists():
             where["commit"] = (ROOT / "COMMIT").read_text().strip()
-        file_of(folder, name).write_text(json.dumps({"where": where, "part": part}))
+        write_json(file_of(folder, name), {"where": where, "part": part})
         print(f"{name}: done", flush=True)
 
 
 def assemble(folder: Path) -> None:
     """Every result whose parts are all there, into results/, with the machine that ran it."""
-    from argrad.training.files import write_json
-
     for name, (put_together, source) in RESULTS.items():
         try:
             result = put_together(partial(read, folder))

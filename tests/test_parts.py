@@ -87,6 +87,25 @@ def test_a_part_is_not_run_again(parts: Any, packed: Path, tmp_path: Path, monke
     assert calls == ["mnist"]
 
 
+def test_pieces_make_the_part(parts: Any, tmp_path: Path) -> None:
+    """A data set of Table 2 run method by method."""
+    row = {"dataset": "mnist", "accuracy": [90.0], "bound": [95.0]}
+    for dataset in table2.Table2().datasets:
+        for method in table2.Table2().methods:
+            piece = {
+                "rows": [{**row, "dataset": dataset, "method": method}],
+                "recipes": {method: 1},
+                "timing": {method: 2},
+            }
+            path = parts.file_of(tmp_path, f"table2:{dataset}:{method}")
+            path.write_text(json.dumps({"where": {"commit": "abcdef0"}, "part": piece}))
+    parts.assemble(tmp_path)
+    result = json.loads((tmp_path / "results/table2.json").read_text())
+    assert [row["method"] for row in result["rows"]] == [*table2.Table2().methods] * 2
+    assert set(result["recipes"]["mnist"]) == set(table2.Table2().methods)
+    assert result["commit"] == "abcdef0"
+
+
 def test_unknown_parts_are_told(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert parts.main(["run", "a", "b", "table9"]) == 2
     assert "python benchmarks/parts.py run" in capsys.readouterr().err
