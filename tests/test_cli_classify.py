@@ -15,6 +15,8 @@ from PIL import Image
 
 from argrad.cli import main
 from argrad.cli.train import task_of, train_command
+from argrad.models.semi_supervised_report import baselines
+from argrad.models.semi_supervised_run import ClassifySettings, few_labels
 
 QUICK = ["--epochs", "4", "--label-first", "2", "--hidden", "24", "--latent", "2", "--device", "cpu"]
 
@@ -90,6 +92,55 @@ def test_more_epochs_later_equal_more_epochs_at_once(capsys):
     capsys.readouterr()
     assert main(["train", "--resume", "twice", "--confidence", "0.5"]) == 2
     assert "--confidence differ" in capsys.readouterr().err
+
+
+def test_the_usual_number_of_epochs_can_be_asked_for_at_resume(capsys):
+    write_images("mine.npz")
+    train(capsys, "--data", "mine.npz", "--labels", "10", "--run-folder", "run")
+    usual = str(ClassifySettings().epochs)
+    assert main(["train", "--resume", "run", "--epochs", usual, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == int(usual)
+    assert json.loads(Path("run/config.json").read_text())["epochs"] == int(usual)
+
+
+def test_other_settings_are_refused_at_resume_even_the_usual_ones(capsys):
+    write_images("mine.npz")
+    train(capsys, "--data", "mine.npz", "--labels", "10", "--run-folder", "run")
+    assert main(["train", "--resume", "run", "--hidden", str(ClassifySettings().recipe.hidden)]) == 2
+    assert "--hidden differ" in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--hidden", "24"]) == 0  # its own
+
+
+@pytest.mark.parametrize("epochs", ["0", "2"])
+def test_a_wrong_number_of_epochs_leaves_the_run_as_it_was(epochs, capsys):
+    write_images("mine.npz")
+    train(capsys, "--data", "mine.npz", "--labels", "10", "--run-folder", "run")
+    before = Path("run/config.json").read_text()
+    assert main(["train", "--resume", "run", "--epochs", epochs]) == 2
+    assert f"below epochs={epochs}" in capsys.readouterr().err
+    assert Path("run/config.json").read_text() == before
+    assert main(["train", "--resume", "run", "--epochs", "5"]) == 0
+
+
+def test_one_process(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["train", "--task", "classify", *QUICK, "--run-folder", "new"]) == 2
+    assert "a semi-supervised VAE is trained by one process; leave out torchrun" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_no_labelled_test_image_is_told_before_training(capsys):
+    write_images("mine.npz", labelled=4)
+    arguments = ["train", "--task", "classify", *QUICK, "--data", "mine.npz", "--labels", "0", "--run-folder", "new"]
+    assert main(arguments) == 2
+    assert "none of the 20 test images has a label of the classes trained on" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_simpler_ways_are_left_out_where_nothing_can_be_measured():
+    write_images("mine.npz", labelled=4)
+    data = few_labels(ClassifySettings(data="mine.npz", labels=0))
+    assert baselines(data) == {"logistic regression": None, "label spreading": None}
 
 
 def test_own_arrays_with_some_labels(capsys):

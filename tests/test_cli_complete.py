@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 from argrad import cli
+from argrad.cli.complete import complete_command
+from argrad.models.completion_run import load_completion
 from argrad.training import RunFolder
 
 SMALL = ["--components", "3", "--dimension", "3", "--features", "8", "--hidden", "16", "--device", "cpu"]
@@ -158,6 +160,17 @@ def test_mistakes_in_options_are_one_line(run, pictures, tmp_path, capsys):
     assert "--components differ" in one_error(capsys)
     assert cli.main(["complete", str(pictures / "image.png"), "--run", str(run)]) == 2
     assert "--mask" in one_error(capsys)
+
+
+def test_a_wrong_number_of_epochs_leaves_the_run_as_it_was(run, capsys):
+    before = (run / "config.json").read_text()
+    assert cli.main(["complete", "train", "--resume", str(run), "--epochs", "0"]) == 2
+    assert "epochs must be at least 1" in one_error(capsys)
+    assert (run / "config.json").read_text() == before
+
+
+def test_the_defaults_at_resume_are_those_of_the_run(run):
+    assert complete_command("train", ["--resume", str(run)])().settings == load_completion(run)[1]
 
 
 def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys, monkeypatch):

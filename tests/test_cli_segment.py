@@ -83,13 +83,17 @@ def test_a_scan_is_labelled_in_its_own_grid(study, tmp_path, capsys):
 
 def test_a_sheared_scan_of_other_axes_gets_the_same_labels(study, tmp_path):
     scan = study / "b/imagesTr/scan_0_0000.nii.gz"
-    sheared = np.array([[0, 0, 1.0, 5], [-1.0, 0.1, 0, 2], [0.1, 1.0, 0.05, -4], [0, 0, 0, 1]])
+    sheared = np.array([[0, 0, 10.0, 5], [-10.0, 1.0, 0, 2], [1.0, 10.0, 0.5, -4], [0, 0, 0, 1]])
     save(tmp_path / "scan.nii.gz", nibabel.load(scan).get_fdata().transpose(1, 2, 0)[::-1], sheared)
     assert apply(study, scan, tmp_path / "plain.nii.gz") == 0
     assert apply(study, tmp_path / "scan.nii.gz", tmp_path / "out.nii.gz") == 0
     plain, found = nibabel.load(tmp_path / "plain.nii.gz"), nibabel.load(tmp_path / "out.nii.gz")
     np.testing.assert_allclose(found.affine, sheared, atol=1e-6)
     np.testing.assert_array_equal(np.asarray(found.dataobj)[::-1].transpose(2, 0, 1), np.asarray(plain.dataobj))
+    page = (tmp_path / "out.html").read_text()
+    for row in csv.DictReader((tmp_path / "out-volumes.csv").read_text().splitlines()):
+        assert float(row["volume_ml"]) == pytest.approx(int(row["voxels"]) * 1.01)  # the determinant
+        assert f"{float(row['volume_ml']):.2f} ml" in page
 
 
 def test_another_orientation_gets_the_same_labels_turned(study, tmp_path):

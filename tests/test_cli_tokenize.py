@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from argrad import cli
-from argrad.models.tokenizer_run import load_tokenizer, prior_path
+from argrad.cli.tokenize import tokenize_command
+from argrad.models.tokenizer_run import TokenizerSettings, load_tokenizer, prior_path
 from argrad.training import Interrupted, read_tensors
 
 QUICK = ["--codes", "8", "--width", "4", "--dimension", "3", "--prior-width", "4", "--device", "cpu"]
@@ -63,6 +64,17 @@ def test_more_epochs_later_equal_more_epochs_at_once(capsys):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert once["test"] == twice["test"]
     assert Path("once/report.html").read_text().count("data:image/png;base64") == 3  # no samples without a prior
+
+
+def test_a_wrong_number_of_epochs_leaves_the_run_as_it_was(run, capsys):
+    before = (run / "config.json").read_text()
+    assert "epochs must be at least 1" in one_error(capsys, "train", "--resume", str(run), "--epochs", "0")
+    assert (run / "config.json").read_text() == before
+
+
+def test_the_defaults_at_resume_are_those_of_the_run(run):
+    assert tokenize_command("train", ["--resume", str(run)])().settings == load_tokenizer(run)[1]
+    assert tokenize_command("train", ["--resume", "nowhere"])().settings == TokenizerSettings()
 
 
 def test_own_images_to_codes_and_back(run, capsys):

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from argrad import cli
+from argrad.models.vae_run import TrainSettings
 from argrad.training import read_tensors
 
 QUICK = ["--epochs", "2", "--hidden", "16", "--device", "cpu"]
@@ -79,6 +80,12 @@ class TestTrain:
         assert all(torch.equal(once[name], twice[name]) for name in once)
         capsys.readouterr()
 
+    def test_the_usual_number_of_epochs_can_be_asked_for_at_resume(self, capsys):
+        train(capsys, "--run-folder", "mine", "--batch-size", "1500")
+        usual = TrainSettings().epochs
+        assert cli.main(["train", "--resume", "mine", "--epochs", str(usual), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["epochs"] == usual
+
     def test_samples_as_an_array(self, capsys):
         run = train(capsys)["run"]
         assert cli.main(["sample", run, "--number", "7", "--output", "drawn.npz"]) == 0
@@ -115,6 +122,18 @@ class TestRefusals:
     def test_other_settings_on_resume(self, capsys):
         train(capsys, "--run-folder", "mine")
         assert "--learning-rate" in one_error(capsys, "train", "--resume", "mine", "--learning-rate", "0.5")
+
+    def test_the_usual_settings_on_resume_where_the_run_has_others(self, capsys):
+        train(capsys, "--run-folder", "mine")
+        hidden = str(TrainSettings().hidden)
+        assert "--hidden differ" in one_error(capsys, "train", "--resume=mine", "--hidden", hidden)
+
+    def test_a_wrong_number_of_epochs_leaves_the_run_as_it_was(self, capsys):
+        train(capsys, "--run-folder", "mine")
+        before = Path("mine/config.json").read_text()
+        assert "epochs must be at least 1" in one_error(capsys, "train", "--resume", "mine", "--epochs", "0")
+        assert Path("mine/config.json").read_text() == before
+        assert cli.main(["train", "--resume", "mine", "--epochs", "3"]) == 0
 
     def test_what_is_no_run(self, capsys):
         Path("empty").mkdir()

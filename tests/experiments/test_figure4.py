@@ -44,7 +44,8 @@ def test_what_each_is_trained_on():
     assert list(recipes) == NAMES
     assert recipes["unsupervised"].terms.labelled == recipes["unsupervised"].terms.prediction == 0
     assert recipes["unsupervised"].label_first == 0
-    assert recipes["labels only"].terms.unlabelled == recipes["labels only"].terms.consistency == 0
+    alone = recipes["labels only"].terms
+    assert alone.unlabelled == alone.consistency == alone.entropy == alone.balance == 0
     assert recipes["no regulariser"].terms.gaussian_kl == recipes["no regulariser"].terms.class_kl == 0
     assert recipes["no reconstruction"].terms.reconstruction == 0
     assert recipes["semi-supervised"].terms.unlabelled == 1

@@ -175,6 +175,21 @@ def test_validation_chooses_and_fresh_seeds_are_measured(collection, monkeypatch
     assert {(bits, seed) for _, bits, _, seed in seen if seed < 10} == {(8, 0), (8, 1), (16, 0), (16, 1)}
 
 
+def test_images_among_themselves_are_embedded_once(monkeypatch):
+    """Else the rounding of two passes could part an image from itself."""
+    found, judged = by_characters(tiny_images("omniglot", 20, 6, new_ones=True)), []
+
+    def judge(queries, others, search):
+        judged.append((search, queries is others))
+        return {"map": 0.5, "recall@1": 0.5, "recall@10": 0.5}
+
+    monkeypatch.setattr(hashing, "by_sign", judge)
+    monkeypatch.setattr(hashing, "by_angle", judge)
+    run_collection(found, Hashing(datasets=("tiny",), methods=("direct", "float"), **TINY), silent)
+    assert {search is found.test for search, _ in judged} == {True, False}
+    assert all(once for _, once in judged)
+
+
 @pytest.fixture(scope="module")
 def result(collection) -> dict:
     """Of one method and the embeddings, through JSON."""

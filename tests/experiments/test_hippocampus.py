@@ -18,6 +18,7 @@ from argrad.experiments.hippocampus import Hippocampus, change_contrast, format_
 from argrad.experiments.hippocampus_baselines import mixture, overlap_loss
 from argrad.experiments.hippocampus_data import NAME, load_hippocampus, parse_nifti
 from argrad.experiments.hippocampus_page import differences
+from argrad.models.anatomy import Reading
 from argrad.models.anatomy_prior import location_prior, region_of_interest
 from argrad.models.intensities import Classes
 from argrad.models.overlap import dice
@@ -62,10 +63,23 @@ def tiny_root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(tiny_root) -> dict:
+def result_and_sampled(tiny_root) -> tuple[dict, list[Reading]]:
+    """The result, and how the models read whose segmentations were sampled."""
+    sampled, infer = [], hippocampus.infer_sampled
+
+    def remember(model, *arguments):
+        sampled.append(model.reading)
+        return infer(model, *arguments)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARGRAD_DATA", str(tiny_root))
-        return hippocampus.run(TINY, progress=silent)
+        patch.setattr(hippocampus, "infer_sampled", remember)
+        return hippocampus.run(TINY, progress=silent), sampled
+
+
+@pytest.fixture(scope="module")
+def result(result_and_sampled) -> dict:
+    return result_and_sampled[0]
 
 
 def test_the_result_has_every_row_for_every_scan(result):
@@ -86,6 +100,14 @@ def test_choices_are_the_best_on_stage_1(result):
         best = chosen[likelihood]
         name = f"choosing, {likelihood}, {best['shape_weight']:g}, {best['label_weight']:g}"
         assert tried[name] == max(tried.values())
+
+
+def test_segmentations_are_sampled_in_a_model_of_their_own_objective(result_and_sampled):
+    """In expectation they give Jensen's bound, so the model is fitted by it, with the weights chosen for it."""
+    result, sampled = result_and_sampled
+    assert [reading.likelihood for reading in sampled] == ["jensen", "jensen"]
+    for reading in sampled:
+        assert vars(reading).items() >= result["chosen"]["jensen"].items()
 
 
 def test_words(result):
@@ -137,6 +159,7 @@ def test_differences_are_paired():
     assert found["worse"] == {"mean": [0.1, 0.1], "low": [0.1, 0.1], "high": [0.1, 0.1]}
     assert found["noisy"]["low"][0] < 0 < found["noisy"]["high"][0]
     assert found["noisy"]["mean"] == [0, 0]
+    assert differences({**rows, "ours, on the working grid": ours.tolist()}) == found
 
 
 def test_em_with_a_location_prior_uses_both():

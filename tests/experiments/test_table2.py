@@ -26,6 +26,11 @@ def tiny() -> LabelledBits:
     return LabelledBits(*part(90), *part(30), *part(60), (4, 4))
 
 
+def test_gumbel_softmax_is_that_of_the_authors_code():
+    relaxed = recipes("mnist", Table2())["gumbel-softmax"]
+    assert (relaxed.estimator, relaxed.temperature) == ("straight-through", 0.5)
+
+
 def small(recipe: table2.Recipe) -> table2.Recipe:
     return replace(recipe, hidden=24, latent=2, label_first=1)
 

@@ -154,6 +154,20 @@ def test_a_step_sets_the_temperature_and_moves_on():
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_step_looks_at_no_number(method):
+    """On the meta device, where there are none to look at: so a GPU can capture the step as one graph."""
+    model = build(method, (8, 8), TINY, 0)
+    trainer = Trainer(model, IMAGES[0], Pace(epochs=1, batch_size=10))
+    model.to("meta")
+    for name in ("images", "order", "cursor", "offsets", "kl_weight"):
+        setattr(trainer, name, getattr(trainer, name).to("meta"))
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainer.optimiser = torch.optim.SGD(learnt, 1e-3)
+    trainer.step()
+    assert all(parameter.grad is not None and parameter.grad.is_meta for parameter in learnt)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_its_seed_decides(method):
     settings = TokenizerComparison(codes=8, width=8, batch_size=10, learning_rate=0.01, kl_weight=0.1)
     pace = Pace(epochs=15, batch_size=10, learning_rate=0.01, kl_weight=0.05, revive_until=4, look_every=9)

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import interpolate
 
 from argrad.data.errors import MissingFiles
 from argrad.experiments import whole_brain
 from argrad.experiments.whole_brain import NAME, WholeBrain, deformed, format_table, load_brain, markdown, simulated
+from argrad.models.overlap import dice
 from tiny_images import silent
 
 IDS = (0, 2, 3, 41, 42)
@@ -35,8 +37,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_runs_from_end_to_end(root):
+def test_runs_from_end_to_end(root, monkeypatch):
     settings = WholeBrain(quick=True, grid=(16, 16, 16), device="cpu")
+    priors, learn = [], whole_brain.learn_shapes
+
+    def remember(*arguments):
+        priors.append(learn(*arguments))
+        return priors[-1]
+
+    monkeypatch.setattr(whole_brain, "learn_shapes", remember)
     result = whole_brain.run(settings, progress=silent)
     json.dumps(result, allow_nan=False)
     assert {"command", "commit", "hardware", "date", "settings", "quick"} <= result.keys()
@@ -45,6 +54,11 @@ def test_runs_from_end_to_end(root):
     assert len(result["held_out"]["per_scan"]) == 2
     assert result["held_out"]["mean"] == pytest.approx(np.mean(result["held_out"]["per_scan"]), abs=1e-3)
     assert result["real_scan"]["mean"] > 0.5
+    # Probabilities are interpolated as the model's are; labels would be those of the nearest voxel of the grid.
+    brain, (prior,) = load_brain(whole_brain.QUICK_STEP), priors
+    likely = interpolate(prior.location.exp()[None], tuple(brain.labels.shape), mode="trilinear")[0].argmax(0)
+    expected = dice(likely, brain.labels, len(IDS)).mean().item()
+    assert result["real_scan"]["location_prior"] == pytest.approx(expected, abs=1e-4)
     assert result["peak_memory_gb"]["host"] > 0
     assert format_table(result).startswith("A QUICK run")
     assert "mean Dice over 4 structures" in markdown(result)

@@ -53,7 +53,7 @@ def test_slices_have_square_pixels_and_coloured_outlines():
 
 def test_the_page_names_structures_and_is_one_file():
     scan, labels, probabilities = box()
-    text = quality_page("A & B", scan, labels, probabilities, NAMES, (1.0, 1.0, 1.0), {"run": "model"})
+    text = quality_page("A & B", scan, labels, probabilities, NAMES, (1.0, 1.0, 1.0), 1.0, {"run": "model"})
     assert "A &amp; B" in text
     assert text.count("<img") == text.count("data:image/png;base64") == 3
     assert "orange: left, &quot;lower&quot;; blue: right" in text
@@ -61,9 +61,18 @@ def test_the_page_names_structures_and_is_one_file():
     assert "Nothing was found" not in text
 
 
+def test_a_sheared_voxel_has_the_volume_of_its_determinant():
+    scan, labels, probabilities = box()
+    affine = np.array([[10.0, 10.0, 0.0], [0.0, 10.0, 0.0], [0.0, 0.0, 10.0]])
+    sizes = tuple(np.linalg.norm(affine, axis=0).tolist())
+    text = quality_page("Sheared", scan, labels, probabilities, NAMES, sizes, abs(np.linalg.det(affine)), {})
+    assert "48.00 ml" in text
+    assert f"{48 * np.prod(sizes) / 1000:.2f} ml" not in text
+
+
 def test_a_page_of_nothing_says_so():
     scan, labels, probabilities = box()
-    text = quality_page("Empty", scan, 0 * labels, probabilities, NAMES, (1.0, 1.0, 1.0), {})
+    text = quality_page("Empty", scan, 0 * labels, probabilities, NAMES, (1.0, 1.0, 1.0), 1.0, {})
     assert "Nothing was found" in text
 
 

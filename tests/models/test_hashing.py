@@ -166,6 +166,16 @@ def test_there_and_back(trained, digits, tmp_path):
     assert again.n_features_in_ == 64
 
 
+def test_settings_may_be_numbers_of_numpy(digits, tmp_path):
+    """As they come out of a search over np.arange."""
+    X, y = digits
+    model = quick(bits=np.int64(16), scale=np.float32(2.5), hidden=np.int32(8)).fit(X[:100], y[:100])
+    model.save(tmp_path / "model")
+    again = HashingEncoder.load(tmp_path / "model")
+    assert (again.bits, again.scale, again.hidden) == (16, 2.5, 8)
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
 def test_convolutions_and_own_objects(digits, tmp_path):
     X, y = digits
     images = X[:100].reshape(-1, 8, 8)

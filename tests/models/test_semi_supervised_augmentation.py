@@ -83,6 +83,16 @@ def test_named_ones_keep_shape_and_range(name):
     assert augmentation(colour, uniform, (3, 4, 4)).shape == (4, 48)
 
 
+def test_every_image_is_read_by_its_own_map():
+    """A batch of images with different maps is what each is alone."""
+    augmentation, generator = AUGMENTATIONS["digits"], torch.Generator().manual_seed(0)
+    images = torch.rand(6, 35, generator=generator)
+    uniform = torch.rand(6, augmentation.numbers(35), generator=generator)
+    together = augmentation(images, uniform, (5, 7))
+    alone = [augmentation(images[n : n + 1], uniform[n : n + 1], (5, 7)) for n in range(6)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
 def test_what_is_no_image_cannot_be_moved():
     augmentation = Augmentation(shift=0.1)
     with pytest.raises(ValueError, match="are no images and cannot be moved"):

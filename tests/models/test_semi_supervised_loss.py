@@ -213,6 +213,12 @@ def test_entropy_and_balance():
     assert balance_loss(Categorical(torch.zeros(5, 2, 4))).shape == (5,)
 
 
+def test_balance_has_a_gradient_where_a_class_underflows():
+    scores = torch.tensor([[200.0, 0, 0, 0], [0, 150.0, 0, 0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(balance_loss(Categorical(scores)), scores)
+    assert gradient.isfinite().all()
+
+
 def test_the_elbo_can_be_kept_from_the_classes():
     module, (x, _) = make(), examples()
 

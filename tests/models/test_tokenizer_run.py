@@ -21,6 +21,7 @@ from argrad.models.tokenizer_run import (
     train_tokenizer,
 )
 from argrad.training import BrokenFile, Interrupted, RunFolder, read_tensors
+from argrad.training.files import write_tensors
 
 SETTINGS = TokenizerSettings(
     data="tiny",
@@ -113,6 +114,17 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(training, run, images, tm
         assert all(torch.equal(once[key], twice[key]) for key in once)
     once, twice = (read_tensors(prior_path(path) / "model.safetensors")[0] for path in (run[0], tmp_path / "run"))
     assert all(torch.equal(once[key], twice[key]) for key in once)
+    assert len(list((tmp_path / "run").glob("prior-*"))) == 1
+
+
+def test_the_prior_is_found_however_the_same_weights_are_written(run, tmp_path):
+    """The order of metadata in a safetensors file is not ours to choose."""
+    tensors, metadata = read_tensors(run[0] / "model.safetensors")
+    write_tensors(tmp_path / "model.safetensors", tensors, {**metadata, "written": "again"})
+    assert prior_path(tmp_path).name == prior_path(run[0]).name
+    name = next(iter(tensors))
+    write_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name] + 1}, metadata)
+    assert prior_path(tmp_path).name != prior_path(run[0]).name
 
 
 def test_more_epochs_give_a_new_prior(images, tmp_path):

@@ -73,15 +73,16 @@ COMMANDS: dict[str, type[Any]] = {
     "data": Data,
 }
 
-ACTIONS: dict[str, tuple[Container[str], Callable[[str], type[Any]]]] = {
-    "bench": (BENCHMARKS, benchmark),
-    "reproduce": (EXPERIMENTS, experiment),
+ACTIONS: dict[str, tuple[Container[str], Callable[[str, Sequence[str]], type[Any]]]] = {
+    "bench": (BENCHMARKS, lambda name, arguments: benchmark(name)),
+    "reproduce": (EXPERIMENTS, lambda name, arguments: experiment(name)),
     "segment": (STAGES, segment_command),
     "tokenize": (TOKENIZER_ACTIONS, tokenize_command),
     "complete": (COMPLETION_ACTIONS, complete_command),
     "write": (WRITING, write_command),
 }
-"""Of commands that are followed by a second word: those words, and the settings that each of them takes."""
+"""Of commands that are followed by a second word: those words, and the settings that each takes, given the
+arguments after it, which may name a run to resume."""
 
 
 def any_command(*, brief: bool) -> Any:
@@ -104,7 +105,7 @@ def parse(arguments: list[str]) -> Any:
                 return read(train_command(arguments[1:]), prog="argrad train", args=arguments[1:], **options)
             if len(arguments) > 1 and arguments[1] in ACTIONS.get(arguments[0], ((), None))[0]:
                 command, action = arguments[:2]
-                settings = ACTIONS[command][1](action)
+                settings = ACTIONS[command][1](action, arguments[2:])
                 return read(settings, prog=f"argrad {command} {action}", args=arguments[2:], **options)
             commands = any_command(brief=not arguments or arguments[0] not in COMMANDS)
             return read(commands, prog="argrad", description=DESCRIPTION, args=arguments, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, reopen
+from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, default_settings, reopen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,10 +82,12 @@ class Complete:
         return 0
 
 
-def complete_command(name: str) -> type[Any]:
+def complete_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `complete train`; its settings live with the model, which takes a while to import."""
     assert name in ACTIONS
     from argrad.models.completion_run import CompletionSettings
+
+    usual = default_settings(CompletionSettings, CompletionSettings.from_config, arguments)
 
     @dataclass
     class TrainCompletion:
@@ -96,7 +99,7 @@ def complete_command(name: str) -> type[Any]:
           argrad complete train --resume runs/fashion-mnist-20190526-101500    go on after an interruption
         """
 
-        settings: CompletionSettings = field(default_factory=CompletionSettings)
+        settings: CompletionSettings = field(default_factory=lambda: usual)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -130,7 +133,7 @@ def run_training(command: Any, out: Out) -> int:
     device = choose_device(command.device)
     settings = command.settings
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings, World())
+        folder, settings = reopen(command, World())
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop()
     images = load_pictures(settings.data, settings.split_seed)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalPath, default_folder
+from argrad.cli.train import OptionalPath, asked_for, default_folder, default_settings, refuse_others
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,13 +57,16 @@ class Segment:
         raise ValueError(f"argrad segment {self.what}: choose one of {', '.join(STAGES)}")
 
 
-def segment_command(name: str) -> type[Any]:
+def segment_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `segment NAME`; the settings of the first two live with the model, which takes a while to import."""
     if name == "apply":
         return Apply
     if name == "evaluate":
         return EvaluateSegmentation
-    from argrad.models.anatomy_run import FitSettings, PriorSettings
+    from argrad.models.anatomy_run import FitSettings, PriorSettings, settings_from
+
+    of_prior = default_settings(PriorSettings, partial(settings_from, PriorSettings), arguments)
+    of_fit = default_settings(FitSettings, partial(settings_from, FitSettings), arguments)
 
     @dataclass
     class Prior:
@@ -73,7 +77,7 @@ def segment_command(name: str) -> type[Any]:
 
         labels: OptionalFile = None
         """A folder of label maps, or an nnU-Net data set (its labelsTr is read)."""
-        settings: PriorSettings = field(default_factory=PriorSettings)
+        settings: PriorSettings = field(default_factory=lambda: of_prior)
         names: OptionalFile = None
         """Names of the labels: dataset.json, other JSON, or a FreeSurfer colour table; it must have all ids."""
         run_folder: OptionalPath = None
@@ -101,7 +105,7 @@ def segment_command(name: str) -> type[Any]:
         """A folder of scans, or an nnU-Net data set (its imagesTr is read)."""
         prior: OptionalPath = None
         """The run of stage 1."""
-        settings: FitSettings = field(default_factory=FitSettings)
+        settings: FitSettings = field(default_factory=lambda: of_fit)
         run_folder: OptionalPath = None
         """Folder to write to; runs/segment-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -137,7 +141,7 @@ def run_prior(command: Any, out: Out) -> int:
 
     folder, settings, source = None, command.settings, command.labels
     if command.resume is not None:
-        folder, settings = reopen(command.resume, PRIOR, settings, labels=source)
+        folder, settings = reopen(command, PRIOR, labels=source)
         source = Path(folder.config["labels"])
     if source is None:
         raise ValueError("give the label maps with --labels FOLDER, or a run to go on with by --resume RUN")
@@ -180,7 +184,7 @@ def run_fit(command: Any, out: Out) -> int:
 
     folder, settings, source, prior_path = None, command.settings, command.scans, command.prior
     if command.resume is not None:
-        folder, settings = reopen(command.resume, MODEL, settings, scans=source, prior=prior_path)
+        folder, settings = reopen(command, MODEL, scans=source, prior=prior_path)
         source, prior_path = Path(folder.config["scans"]), Path(folder.config["prior"])
     if source is None or prior_path is None:
         raise ValueError("give --scans FOLDER and --prior RUN, or a run to go on with by --resume RUN")
@@ -215,25 +219,19 @@ def run_fit(command: Any, out: Out) -> int:
     return 0
 
 
-def reopen(path: Path, kind: str, given: Any, **sources: Path | None) -> tuple[RunFolder, Any]:
-    """An existing run and its settings; more epochs may be asked for, other changes are refused."""
+def reopen(command: Any, kind: str, **sources: Path | None) -> tuple[RunFolder, Any]:
+    """The run that a command resumes, and its settings; more epochs may be asked for, other changes are refused."""
     from argrad.models.anatomy_run import as_json, open_run, settings_from
 
-    folder = open_run(path.expanduser(), kind)
-    settings = settings_from(type(given), folder.config, folder.path / "config.json")
-    usual = as_json(asdict(type(given)()))
-    changed = {name: value for name, value in as_json(asdict(given)).items() if value != usual[name]}
+    folder = open_run(command.resume.expanduser(), kind)
+    settings = settings_from(type(command.settings), folder.config, folder.path / "config.json")
+    changed = as_json(asked_for(command))
     changed |= {name: str(value.expanduser()) for name, value in sources.items() if value is not None}
-    others = [name for name, value in changed.items() if name != "epochs" and value != folder.config[name]]
-    if others:
-        raise ValueError(
-            f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in others)} "
-            "differ from them; leave them out, or train into a new folder"
-        )
+    refuse_others([name for name, value in changed.items() if name != "epochs" and value != folder.config[name]])
     if "epochs" in changed:
-        settings = replace(settings, epochs=given.epochs)
+        settings = replace(settings, epochs=changed["epochs"])
         with folder.locked():
-            folder.change(epochs=given.epochs)
+            folder.change(epochs=settings.epochs)
     return folder, settings
 
 
@@ -368,7 +366,14 @@ def file_contents(
     indices = probabilities.argmax(0)
     labels, names = table.to_ids(indices), dict(zip(table.ids, table.names, strict=True))
     page = quality_page(
-        f"Segmentation of {details['scan']}", scan.data, indices, probabilities, names, scan.voxel_sizes, details
+        f"Segmentation of {details['scan']}",
+        scan.data,
+        indices,
+        probabilities,
+        names,
+        scan.voxel_sizes,
+        scan.voxel_volume,
+        details,
     )
     return {
         "output": image_bytes(scan, labels, files["output"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, reopen
+from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, default_settings, reopen
 
 if TYPE_CHECKING:
     from argrad.training import RunFolder, Trained
@@ -44,11 +44,13 @@ class Tokenize:
         raise ValueError(f"argrad tokenize {self.what}: choose one of {', '.join(ACTIONS)}")
 
 
-def tokenize_command(name: str) -> type[Any]:
+def tokenize_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `tokenize NAME`; the settings of training live with the model, which takes a while to import."""
     if name != "train":
         return {"encode": Encode, "decode": Decode, "sample": SampleImages}[name]
     from argrad.models.tokenizer_run import TokenizerSettings
+
+    usual = default_settings(TokenizerSettings, TokenizerSettings.from_config, arguments)
 
     @dataclass
     class TrainTokenizer:
@@ -62,7 +64,7 @@ def tokenize_command(name: str) -> type[Any]:
         Images must have a height and a width divisible by 4, in grey or in colour.
         """
 
-        settings: TokenizerSettings = field(default_factory=TokenizerSettings)
+        settings: TokenizerSettings = field(default_factory=lambda: usual)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -100,7 +102,7 @@ def run_training(command: Any, out: Out) -> int:
     device = choose_device(command.device)
     settings = command.settings
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings, World())
+        folder, settings = reopen(command, World())
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop()
     images = load_images(settings)

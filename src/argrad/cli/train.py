@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,7 @@ from tyro.conf import Positional, arg
 from argrad.cli.out import Out, use_threads
 
 if TYPE_CHECKING:
+    from argrad.models.semi_supervised_run import FewLabels
     from argrad.training import RunFolder, Trained, World
 
 __all__ = ["Evaluate", "Sample", "train_command"]
@@ -29,18 +31,47 @@ SMALL = 256
 
 def train_command(arguments: Sequence[str] = ()) -> type[Any]:
     """The command `train`; its settings live with the model that the arguments name, and take a while to import."""
-    return classify_command() if task_of(arguments) == "classify" else vae_command()
+    return classify_command(arguments) if task_of(arguments) == "classify" else vae_command(arguments)
 
 
 def task_of(arguments: Sequence[str]) -> TaskName:
     """What `--task` says, or, where a run is resumed, what the run is."""
-    given: dict[str, str] = {}
+    task, run = value_of("--task", arguments), value_of("--resume", arguments)
+    if task is not None:
+        return "classify" if task == "classify" else "vae"
+    return "classify" if run is not None and is_classifier(Path(run)) else "vae"
+
+
+def value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """What follows a flag, before the arguments are parsed; None where the flag is not given."""
+    found = None
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        flag, _, value = word.partition("=")
-        given[flag] = value or following
-    if "--task" in given:
-        return "classify" if given["--task"] == "classify" else "vae"
-    return "classify" if "--resume" in given and is_classifier(Path(given["--resume"])) else "vae"
+        name, _, value = word.partition("=")
+        if name == flag:
+            found = value or following
+    return found
+
+
+def default_settings(
+    kind: Callable[[], Any], read: Callable[[dict[str, Any], Path], Any], arguments: Sequence[str]
+) -> Any:
+    """The settings of the run that is resumed, so that whatever differs from them was asked for; else the usual ones.
+
+    Args:
+        kind: makes the usual settings.
+        read: makes settings of a run's config.json and its path. What is wrong with a run is told when it is opened.
+        arguments: of the command line.
+    """
+    from argrad.training import RunFolder
+
+    run = value_of("--resume", arguments)
+    if run is None:
+        return kind()
+    try:
+        folder = RunFolder.open(Path(run).expanduser())
+        return read(folder.config, folder.path / "config.json")
+    except (OSError, TypeError, ValueError):
+        return kind()
 
 
 def is_classifier(run: Path) -> bool:
@@ -52,9 +83,11 @@ def is_classifier(run: Path) -> bool:
     return isinstance(config, dict) and config.get("task") == "classify"
 
 
-def vae_command() -> type[Any]:
+def vae_command(arguments: Sequence[str]) -> type[Any]:
     """The command that trains a discrete VAE."""
     from argrad.models.vae_run import TrainSettings
+
+    usual = default_settings(TrainSettings, TrainSettings.from_config, arguments)
 
     @dataclass
     class Train:
@@ -74,7 +107,7 @@ def vae_command() -> type[Any]:
 
         task: TaskName = "vae"
         """vae: a discrete VAE, without labels; classify: a semi-supervised VAE, from a few labels."""
-        settings: TrainSettings = field(default_factory=TrainSettings)
+        settings: TrainSettings = field(default_factory=lambda: usual)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -94,9 +127,11 @@ def vae_command() -> type[Any]:
     return with_types(Train, TrainSettings)
 
 
-def classify_command() -> type[Any]:
+def classify_command(arguments: Sequence[str]) -> type[Any]:
     """The command that trains a semi-supervised VAE."""
     from argrad.models.semi_supervised_run import ClassifySettings
+
+    usual = default_settings(ClassifySettings, ClassifySettings.from_config, arguments)
 
     @dataclass
     class Classify:
@@ -114,7 +149,7 @@ def classify_command() -> type[Any]:
 
         task: TaskName = "classify"
         """vae: a discrete VAE, without labels; classify: a semi-supervised VAE, from a few labels."""
-        settings: ClassifySettings = field(default_factory=ClassifySettings)
+        settings: ClassifySettings = field(default_factory=lambda: usual)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -168,7 +203,7 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
 
     settings: TrainSettings = command.settings
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings, world)
+        folder, settings = reopen(command, world)
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop(), settings.schedules()
     images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
@@ -224,26 +259,36 @@ def finish(
     out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
 
 
-def reopen(path: Path, given: Any, world: World) -> tuple[RunFolder, Any]:
-    """An existing run and its settings; more epochs may be asked for, other changes are refused."""
+def reopen(command: Any, world: World) -> tuple[RunFolder, Any]:
+    """The run that a command resumes, and its settings; more epochs may be asked for, other changes are refused."""
     from argrad.training import RunFolder
 
-    folder = RunFolder.open(path.expanduser())
-    settings = type(given).from_config(folder.config, folder.path / "config.json")
-    before, default = flat(asdict(settings)), flat(asdict(type(given)()))
-    changed = {name: value for name, value in flat(asdict(given)).items() if value != default[name]}
-    others = [name for name, value in changed.items() if name != "epochs" and value != before[name]]
-    if others:
-        raise ValueError(
-            f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in others)} "
-            "differ from them; leave them out, or train into a new folder"
-        )
+    folder = RunFolder.open(command.resume.expanduser())
+    settings = type(command.settings).from_config(folder.config, folder.path / "config.json")
+    before, changed = flat(asdict(settings)), asked_for(command)
+    refuse_others([name for name, value in changed.items() if name != "epochs" and value != before[name]])
     if "epochs" in changed:
-        settings = replace(settings, epochs=given.epochs)
+        settings = replace(settings, epochs=changed["epochs"])
+    settings.loop()  # a mistake is told before it is written down
     if world.leads:
         with folder.locked():
             folder.change(epochs=settings.epochs)
     return folder, settings
+
+
+def asked_for(command: Any) -> dict[str, Any]:
+    """The settings of a command that differ from its defaults."""
+    default = flat(asdict(type(command)().settings))
+    return {name: value for name, value in flat(asdict(command.settings)).items() if value != default[name]}
+
+
+def refuse_others(names: Sequence[str]) -> None:
+    """Raise a ValueError that names the settings which a resumed run would have to change, if there are any."""
+    if names:
+        raise ValueError(
+            f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in names)} "
+            "differ from them; leave them out, or train into a new folder"
+        )
 
 
 def flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -254,6 +299,8 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 def run_classification(command: Any, out: Out) -> int:
     """Train or resume a semi-supervised VAE, and print its accuracy beside that of simpler ways."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("a semi-supervised VAE is trained by one process; leave out torchrun")
     if command.threads is not None:
         use_threads(command.threads)
     from argrad.cli.progress import Bar, tensorboard_writer
@@ -264,11 +311,12 @@ def run_classification(command: Any, out: Out) -> int:
     device = choose_device(command.device)
     settings, world = command.settings, World()
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings, world)
+        folder, settings = reopen(command, world)
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop()
     data = few_labels(settings)
     build(settings, data)
+    check_measurable(data)
     if command.threads is None and data.images.train[0].numel() <= SMALL:
         use_threads(1)
     if command.tensorboard:
@@ -289,6 +337,16 @@ def run_classification(command: Any, out: Out) -> int:
         folder.unlock()
     finish_classification(out, folder, module.eval(), data, settings, trained)
     return 0
+
+
+def check_measurable(data: FewLabels) -> None:
+    """Raise a ValueError if no test image can tell how good a classifier is."""
+    known = data.images.test_labels
+    if known is None or not bool((data.numbered(known) >= 0).any()):
+        raise ValueError(
+            f"none of the {len(data.images.test)} test images has a label of the classes trained on, so there is no "
+            "accuracy to report; label more images, or choose another --split-seed"
+        )
 
 
 def finish_classification(out: Out, folder: RunFolder, module: Any, data: Any, settings: Any, trained: Trained) -> None:

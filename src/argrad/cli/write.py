@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalPath, default_folder, reopen
+from argrad.cli.train import OptionalPath, default_folder, default_settings, reopen
 
 if TYPE_CHECKING:
     from argrad.training import RunFolder, Trained
@@ -43,11 +43,13 @@ class Write:
         raise ValueError(f"argrad write {self.what}: choose one of {', '.join(WRITING)}")
 
 
-def write_command(name: str) -> type[Any]:
+def write_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `write NAME`; the settings of training live with the model, which takes a while to import."""
     if name == "sample":
         return SampleLines
     from argrad.models.sequence_gan_run import SequenceGANSettings
+
+    usual = default_settings(SequenceGANSettings, SequenceGANSettings.from_config, arguments)
 
     @dataclass
     class TrainWriter:
@@ -61,7 +63,7 @@ def write_command(name: str) -> type[Any]:
         A text file holds one sequence per line, in UTF-8. Equal lines count once.
         """
 
-        settings: SequenceGANSettings = field(default_factory=SequenceGANSettings)
+        settings: SequenceGANSettings = field(default_factory=lambda: usual)
         run_folder: OptionalPath = None
         """Folder to write to; runs/DATA-DATE-TIME unless given."""
         resume: OptionalPath = None
@@ -99,7 +101,7 @@ def run_training(command: Any, out: Out) -> int:
     device = choose_device(command.device)
     settings = command.settings
     if command.resume is not None:
-        folder, settings = reopen(command.resume, settings, World())
+        folder, settings = reopen(command, World())
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop()
     text = load_lines(settings).to(device)

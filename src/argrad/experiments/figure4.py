@@ -91,7 +91,7 @@ def variants(settings: Figure4) -> dict[str, Recipe]:
     return {
         WITHOUT_LABELS: replace(whole, terms=plain, augmentation="none", label_first=0),
         "semi-supervised": whole,
-        "labels only": with_terms(unlabelled=0.0, consistency=0.0, balance=0.0),
+        "labels only": with_terms(unlabelled=0.0, consistency=0.0, entropy=0.0, balance=0.0),
         "no regulariser": with_terms(gaussian_kl=0.0, class_kl=0.0),
         "no reconstruction": with_terms(reconstruction=0.0),
     }

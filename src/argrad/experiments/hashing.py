@@ -22,15 +22,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, final, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from argrad.estimators.by_name import estimator_by_name
 from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.hashing_training import (
     Collection,
+    Search,
     by_angle,
     by_sign,
     components,
@@ -214,7 +217,7 @@ def tune(
         module, _ = trained(collection, method, loss, settings.tuning_bits, share, TUNING_SEED, settings)
         search = collection.validation
         judge = by_angle if method == "float" else by_sign
-        found = judge(embed(module, search.queries), embed(module, search.images), search)
+        found = judge(*both(search, partial(embed, module)), search)
         candidates.append(
             {
                 "dataset": collection.name,
@@ -245,8 +248,7 @@ def measure(
     for seed in range(settings.seeds):
         progress(f"{collection.name}, {method}, {loss}: {bits} bits, seed {seed}")
         module, seconds = trained(collection, method, loss, bits, share, seed, settings)
-        queries = embed(module, search.queries)
-        others = queries if search.among_themselves else embed(module, search.images)
+        queries, others = both(search, partial(embed, module))
         for name, row in rows.items():
             add(row, (by_angle if name == "float" else by_sign)(queries, others, search), seconds)
     return list(rows.values())
@@ -282,10 +284,16 @@ def pca_row(collection: Collection, bits: int) -> dict[str, Any]:
     mean, directions = components(collection.train, bits)
     seconds = time.monotonic() - began
     search = collection.test
-    queries, others = ((part.flatten(1) - mean) @ directions for part in (search.queries, search.images))
+    queries, others = both(search, lambda images: (images.flatten(1) - mean) @ directions)
     row = new_row(collection.name, bits, "pca, signs", None, None)
     add(row, by_sign(queries, others, search), seconds)
     return row
+
+
+def both(search: Search, embedding: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Embeddings of the queries and of what they search; where these are the same images, the same embeddings."""
+    queries = embedding(search.queries)
+    return queries, queries if search.among_themselves else embedding(search.images)
 
 
 def new_row(dataset: str, bits: int, method: str, loss: str | None, share: float | None) -> dict[str, Any]:

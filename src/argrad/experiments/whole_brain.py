@@ -22,6 +22,7 @@ from torch.nn.functional import grid_sample, interpolate
 
 from argrad.data.errors import MissingFiles
 from argrad.data.locate import data_folders
+from argrad.experiments.hippocampus_baselines import read_location
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.models.anatomy import AnatomyModel
@@ -120,7 +121,7 @@ def run(settings: WholeBrain, progress: Callable[[str], None] = lambda line: Non
     rows, location = [], []
     for number, (scan, reference) in enumerate(zip(scans, references, strict=True)):
         rows.append(score(model.segment(scan.to(device)).labels, reference, brain))
-        location.append(score(prior.location.argmax(0), reference, brain))
+        location.append(score(read_location(prior.location, reference, "fit"), reference, brain))
         progress(f"scan {number + 1} of {len(scans)}: mean Dice {np.nanmean(rows[-1]):.3f}")
     start = time.monotonic()
     found = model.segment(brain.scan.to(device)).labels.cpu()
@@ -139,7 +140,7 @@ def run(settings: WholeBrain, progress: Callable[[str], None] = lambda line: Non
         },
         "real_scan": {
             "mean": mean([score(found, brain.labels, brain)]),
-            "location_prior": mean([score(prior.location.argmax(0), brain.labels, brain)]),
+            "location_prior": mean([score(read_location(prior.location, brain.labels, "fit"), brain.labels, brain)]),
             "apply_seconds": round(apply_seconds, 1),
         },
         "seconds": round(time.monotonic() - began, 1),

@@ -53,6 +53,7 @@ def quality_page(
     probabilities: NDArray[Any],
     names: Mapping[int, str],
     voxel_sizes: tuple[float, ...],
+    voxel_volume: float,
     details: Mapping[str, Any],
 ) -> str:
     """One HTML page to look over a segmentation.
@@ -64,13 +65,16 @@ def quality_page(
         probabilities: ``[labels, X, Y, Z]``.
         names: of the labels by id, in their order.
         voxel_sizes: in millimetres.
+        voxel_volume: in cubic millimetres; with a sheared affine it is less than the product of the sizes.
         details: what else to list.
     """
     # The entropy of the posterior at every voxel, 1 where all labels are equally likely.
     entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(0) / np.log(len(probabilities))
     found = labels > 0
-    volume = float(np.prod(voxel_sizes)) / 1000
-    numbers = {name: f"{(labels == index).sum() * volume:.2f} ml" for index, name in enumerate(names.values()) if index}
+    millilitres = voxel_volume / 1000
+    numbers = {
+        name: f"{(labels == index).sum() * millilitres:.2f} ml" for index, name in enumerate(names.values()) if index
+    }
     certain = float(entropy[found].mean()) if found.any() else 0.0
     shown = dict(list(numbers.items())[:8])
     parts = [cards({**shown, "mean uncertainty inside": f"{certain:.0%}"})]

@@ -228,7 +228,8 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         about = {"settings": settings, "shape": self.example_shape_, "own": own}
         weights = {f"encoder.{name}": tensor for name, tensor in self.module_.encoder.state_dict().items()}
         tensors = {"centre": self.module_.centre, "gain": self.module_.gain, "codes": torch.from_numpy(self.codes_)}
-        write_tensors(Path(path), {**tensors, **weights}, {"format": FORMAT, "model": json.dumps(about)})
+        model = json.dumps(about, default=lambda number: number.item())  # settings may be numpy's numbers
+        write_tensors(Path(path), {**tensors, **weights}, {"format": FORMAT, "model": model})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: nn.Module | None = None, device: str | None = None) -> Self:

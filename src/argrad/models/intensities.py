@@ -60,7 +60,7 @@ class Classes:
 
         Args:
             labels: how many there are.
-            shared: sets of labels, each of which looks alike.
+            shared: sets of labels, each of which looks alike; sets with a label in common are one.
             background: classes of label 0.
             others: classes of every other group.
         """
@@ -69,8 +69,8 @@ class Classes:
             wrong = [label for label in together if not 0 < label < labels]
             if wrong:
                 raise ValueError(f"labels that share intensities must be from 1 to {labels - 1}, got {wrong}")
-            for label in together:
-                group[label] = group[together[0]]
+            joined = {group[label] for label in together}
+            group = [min(joined) if one in joined else one for one in group]
         numbers = {old: new for new, old in enumerate(sorted(set(group)))}
         return cls(tuple(numbers[old] for old in group), (background, *(others for _ in range(len(numbers) - 1))))
 

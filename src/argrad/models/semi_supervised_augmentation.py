@@ -95,7 +95,7 @@ class Augmentation:
         side = torch.where(way[:, 5] < 0, -1.0, 1.0) if self.mirror else torch.ones_like(zoom)
         cos, sin = angle.cos() * zoom, angle.sin() * zoom
         maps = torch.stack([side * cos, side * (shear * cos - sin), across, sin, shear * sin + cos, down], -1)
-        grid = (maps.reshape(-1, 1, 2, 3) @ centres(images).unsqueeze(-1)).squeeze(-1)
+        grid = centres(images) @ maps.reshape(-1, 2, 3).mT
         grid = grid.unflatten(-2, tuple(images.shape[-2:]))
         moved: Tensor = grid_sample(images, grid, align_corners=False)
         return moved

@@ -199,7 +199,8 @@ def entropy_losses(q: Categorical) -> Tensor:
 
 def balance_loss(q: Categorical) -> Tensor:
     """KL of the batch's mean posterior to equal shares, ``[*models]``: against classes that take over or die out."""
-    mean = q.mean().mean(-2)
+    # A class that underflows to 0 would have an infinite derivative, and a NaN gradient.
+    mean = q.mean().mean(-2).clamp_min(torch.finfo(q.scores.dtype).tiny)
     entropy: Tensor = torch.special.entr(mean).sum(-1)
     return math.log(mean.shape[-1]) - entropy
 

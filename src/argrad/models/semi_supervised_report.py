@@ -70,7 +70,10 @@ def predict(module: SemiSupervisedModule, data: FewLabels, stored: Tensor, gener
 
 
 def baselines(data: FewLabels, split: str = "test") -> dict[str, float | None]:
-    """The accuracy of scikit-learn's logistic regression and label spreading with the same labels."""
+    """The accuracy of scikit-learn's logistic regression and label spreading with the same labels.
+
+    None for what is left out: spreading over too many images, and both where no image of the split has a label.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.semi_supervised import LabelSpreading
@@ -80,6 +83,8 @@ def baselines(data: FewLabels, split: str = "test") -> dict[str, float | None]:
     known = data.numbered(getattr(data.images, f"{split}_labels")).numpy()
     tested = data.images.values(getattr(data.images, split), generator).flatten(1).numpy()[known >= 0]
     known = known[known >= 0]
+    if len(known) == 0:
+        return {"logistic regression": None, "label spreading": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression = LogisticRegression(max_iter=1000).fit(x[labels >= 0], labels[labels >= 0])

@@ -42,7 +42,7 @@ class ClassifySettings:
     """A data set of the catalogue with labels (argrad data list), or an .npz file with images and labels, of which −1
     means not labelled."""
     labels: int = 50
-    """How many labels of training images to use, as many of each class; 0 uses all there are."""
+    """How many labels of training images to use, as many of each class; 0 uses all that they have."""
     label_seed: int = 0
     """Which labels."""
     binarize: Literal["round", "stochastic", "none"] = "none"

@@ -69,7 +69,7 @@ class SemiSupervisedTask:
         values: turns stored images into numbers, such as ``Images.values``.
         label_first: steps on labelled images alone.
         labelled_batch: labelled images per step.
-        validation_labels: to record the accuracy by; nothing is chosen by them.
+        validation_labels: to record the accuracy by, −1 where there is none; nothing is chosen by them.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class SemiSupervisedTask:
         scores = self._scores(self.train[self.labelled], fixed).double()
         surprise = nn.functional.cross_entropy(scores, self.labels[self.labelled])
         metrics = {"loss": held_out + self.module.objective.label_weight() * float(surprise), "bound": held_out}
-        if self.validation_labels is not None:
+        if self.validation_labels is not None and bool((self.validation_labels >= 0).any()):
             right = self._scores(self.validation, fixed).argmax(-1) == self.validation_labels
-            metrics["accuracy"] = float(right.double().mean())
+            metrics["accuracy"] = float(right[self.validation_labels >= 0].double().mean())
         return metrics
 
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:

@@ -300,8 +300,12 @@ def train_prior(
 
 def prior_path(run: Path) -> Path:
     """Where the prior of a run's tokenizer is, or will be."""
-    weights = run / "model.safetensors"
-    return run / f"prior-{hashlib.sha256(weights.read_bytes()).hexdigest()[:12]}"
+    # Of the tensors, and not of the file: the same weights may be written again with other bytes around them.
+    digest = hashlib.sha256()
+    for name, tensor in sorted(read_tensors(run / "model.safetensors")[0].items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return run / f"prior-{digest.hexdigest()[:12]}"
 
 
 def load_tokenizer(

@@ -1,8 +1,8 @@
 """The training loop: epochs, validation, best weights, early stop, checkpoints.
 
-Everything random in a step comes from the seed and the number of the step, so a run that is interrupted at any moment
-and resumed ends in the same weights, bit for bit, as one that was not. The data stays where the task keeps it: the loop
-hands out indices.
+Everything random in a step comes from the seed and the number of the step, so on the CPU a run that is interrupted at
+any moment and resumed ends in the same weights, bit for bit, as one that was not; a GPU adds up gradients in an order
+that varies. The data stays where the task keeps it: the loop hands out indices.
 """
 
 from __future__ import annotations
