@@ -337,6 +337,10 @@ def format_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+BAR = r"\|"
+"""A bar inside a cell of a table."""
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The same for the documentation."""
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
@@ -345,7 +349,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines += ["", f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     columns = [claims(part) for part in result["datasets"].values()]
     lines += [
-        f"| {words} | {' | '.join(column[place][1] for column in columns)} |"
+        f"| {words.replace('|', BAR)} | {' | '.join(column[place][1] for column in columns)} |"
         for place, (words, _) in enumerate(columns[0])
     ]
     return "\n".join(lines)

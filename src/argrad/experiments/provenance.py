@@ -48,7 +48,8 @@ def hardware() -> str:
             line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
         ]
         processor = names[0] if names else processor
-    cores = f"{processor}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = f"{processor}, {number} core{'' if number == 1 else 's'}"
     return f"{torch.cuda.get_device_name()}; {cores}" if torch.cuda.is_available() else cores
 
 
