@@ -17,12 +17,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from argrad.estimators import Estimator
-from argrad.estimators.by_name import EstimatorName, estimator_by_name
+from argrad.estimators.by_name import EstimatorName
 from argrad.latents.base import Law
 from argrad.models.attribute_module import AttributeLatent, AttributeModule, LabelLoss, convolutional_networks, prepare
 from argrad.models.attribute_report import write_attribute_report
 from argrad.models.attribute_run import as_config, fill, open_run
 from argrad.models.attribute_task import AttributeTask
+from argrad.models.examples import check_unit_interval, own_estimator
 from argrad.models.vae_run import choose_device
 from argrad.training import Interrupted, LoopSettings, RunFolder, train
 
@@ -381,11 +382,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         least, most = float(images.min()), float(images.max())
         if not (math.isfinite(least) and math.isfinite(most)):
             raise ValueError("X holds NaN or infinite numbers; remove or fill them")
-        if self.likelihood == "bernoulli" and (least < -1e-6 or most > 1 + 1e-6):
-            raise ValueError(
-                f"likelihood='bernoulli' needs X in [0, 1], got values from {least:g} to {most:g}; divide by the "
-                "largest possible value, or use likelihood='gaussian'"
-            )
+        check_unit_interval(images, self.likelihood)
         return images.astype(np.float32)
 
     def _build(self, shape: tuple[int, ...], attributes: int, seed: int) -> AttributeModule:
@@ -399,7 +396,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             module = AttributeModule(
                 encoder if self.encoder is None else copy.deepcopy(self.encoder),
                 decoder if self.decoder is None else copy.deepcopy(self.decoder),
-                self._make_estimator(),
+                own_estimator(self),
                 attributes=attributes,
                 remainder=self.remainder,
                 latent=self.latent,
@@ -411,13 +408,6 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             ).cpu()
             prepare(module)
         return module
-
-    def _make_estimator(self) -> Estimator:
-        if isinstance(self.estimator, str):
-            return estimator_by_name(self.estimator, epsilon=self.epsilon, temperature=self.temperature)
-        if not isinstance(self.estimator, Estimator):
-            raise ValueError(f"estimator must be a name or an estimator object such as Exact(), got {self.estimator!r}")
-        return copy.deepcopy(self.estimator)
 
 
 @final

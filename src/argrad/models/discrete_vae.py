@@ -12,11 +12,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from argrad.estimators import Estimator
-from argrad.estimators.by_name import EstimatorName, estimator_by_name
+from argrad.estimators.by_name import EstimatorName
+from argrad.models.examples import check_examples, check_unit_interval, own_estimator
 from argrad.models.vae_module import DiscreteVAEModule, LatentKind, Likelihood, a_parameter, default_networks, prepare
 from argrad.models.vae_run import choose_device
 from argrad.models.vae_task import Schedules, VAETask
@@ -30,8 +31,6 @@ NUMBERS_AT_ONCE = 2**24
 """How many numbers scoring may hold at a time."""
 EXAMPLES_AT_ONCE = 1000
 """How many examples are encoded or decoded at a time."""
-ROUNDING = 1e-6
-"""How far outside [0, 1] a scaler may put a number by rounding."""
 
 
 @final
@@ -271,7 +270,7 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
             module = DiscreteVAEModule(
                 encoder if self.encoder is None else copy.deepcopy(self.encoder),
                 decoder if self.decoder is None else copy.deepcopy(self.decoder),
-                self._make_estimator(),
+                own_estimator(self),
                 latent=self.latent,
                 variables=self.variables,
                 values=self.values,
@@ -282,38 +281,10 @@ class DiscreteVAE(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixi
             prepare(module, shape)
         return module
 
-    def _make_estimator(self) -> Estimator:
-        if isinstance(self.estimator, str):
-            return estimator_by_name(self.estimator, epsilon=self.epsilon, temperature=self.temperature)
-        if not isinstance(self.estimator, Estimator):
-            raise ValueError(f"estimator must be a name or an estimator object such as Exact(), got {self.estimator!r}")
-        return copy.deepcopy(self.estimator)
-
     def _check_examples(self, X: Any, *, reset: bool = False) -> NDArray[np.floating[Any]]:
         """X as an array of floats ``[n, *shape]`` that this model can read."""
-        if not reset:
-            check_is_fitted(self, "module_")
-        if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
-        types, shape = [np.float64, np.float32], None
-        if (X if hasattr(X, "ndim") else np.asarray(X)).ndim > 2:
-            X = check_array(X, dtype=types, allow_nd=True)
-            shape = X.shape
-            X = X.reshape(len(X), -1)
-        X = validate_data(self, X, dtype=types, reset=reset)
-        examples: NDArray[np.floating[Any]] = X if shape is None else X.reshape(shape)
-        if not reset and examples.shape[1:] != self.example_shape_:
-            raise ValueError(
-                f"X has examples of shape {examples.shape[1:]}, but this DiscreteVAE was fitted on examples of shape "
-                f"{self.example_shape_}; reshape X to (n, {', '.join(map(str, self.example_shape_))})"
-            )
-        least, most = float(examples.min()), float(examples.max())
-        likelihood = self.likelihood if reset else self.module_.likelihood
-        if likelihood == "bernoulli" and (least < -ROUNDING or most > 1 + ROUNDING):
-            raise ValueError(
-                f"likelihood='bernoulli' needs X in [0, 1], got values from {least:g} to {most:g}; scale X to [0, 1] "
-                "first (MinMaxScaler(clip=True), or divide by the largest possible value), or use likelihood='gaussian'"
-            )
+        examples = check_examples(self, X, reset=reset)
+        check_unit_interval(examples, self.likelihood if reset else self.module_.likelihood)
         return examples
 
     @torch.no_grad()

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor, nn
 
 from argrad.estimators import Estimator
-from argrad.estimators.by_name import EstimatorName, estimator_by_name
+from argrad.estimators.by_name import EstimatorName
+from argrad.models.examples import check_examples, own_estimator
 from argrad.models.hashing_costs import LossName
 from argrad.models.hashing_module import (
     AT_ONCE,
@@ -151,7 +152,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             X: ``[n, features]`` or ``[n, *shape]``, an array or a CPU or GPU tensor.
             y: a class for each example; those that are alone in their class are not trained on. None: see the class.
         """
-        examples = self._check_examples(X, reset=True)
+        examples = check_examples(self, X, reset=True)
         groups = None if y is None else number_groups(y, len(examples))
         if len(examples) < 2:
             raise ValueError(f"contrast needs at least 2 examples, got n_samples={len(examples)}")
@@ -186,7 +187,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def transform(self, X: ArrayLike) -> NDArray[np.uint8]:
         """Codes as packed bits: bytes ``[n, bits / 8]``, the first bit of each byte the highest."""
-        return self._encode(self._check_examples(X))
+        return self._encode(check_examples(self, X))
 
     def index(self, X: ArrayLike) -> Self:
         """Let :meth:`kneighbors` search these examples in place of those of ``fit``; nothing is trained."""
@@ -212,7 +213,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """Mean average precision when each example searches all others for its class; higher is better."""
-        examples = self._check_examples(X)
+        examples = check_examples(self, X)
         groups = number_groups(y, len(examples))
         bits = torch.tensor(np.unpackbits(self._encode(examples), axis=1), dtype=torch.float32)
         return retrieval_by_bits(bits, bits, groups, groups, leave_one_out=True, recall_at=())["map"]
@@ -317,7 +318,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             torch.default_generator.manual_seed(seed)  # the GPU's is left alone
             module = HashingModule(
                 self._make_encoder(shape),
-                self._make_estimator(),
+                own_estimator(self),
                 int(self.bits),
                 loss=self.loss,
                 margin=self.margin,
@@ -334,33 +335,6 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if self.encoder == "convolutional":
             return convolutional_encoder(shape, self.bits, self.channels)
         raise ValueError(f'encoder must be "dense", "convolutional" or a torch.nn.Module, got {self.encoder!r}')
-
-    def _make_estimator(self) -> Estimator:
-        if isinstance(self.estimator, str):
-            return estimator_by_name(self.estimator, epsilon=self.epsilon, temperature=self.temperature)
-        if not isinstance(self.estimator, Estimator):
-            raise ValueError(f"estimator must be a name or an estimator object such as Arm(), got {self.estimator!r}")
-        return copy.deepcopy(self.estimator)
-
-    def _check_examples(self, X: Any, *, reset: bool = False) -> NDArray[np.floating[Any]]:
-        """X as an array of floats ``[n, *shape]`` that this model can read."""
-        if not reset:
-            check_is_fitted(self, "module_")
-        if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
-        types, shape = [np.float64, np.float32], None
-        if (X if hasattr(X, "ndim") else np.asarray(X)).ndim > 2:
-            X = check_array(X, dtype=types, allow_nd=True)
-            shape = X.shape
-            X = X.reshape(len(X), -1)
-        X = validate_data(self, X, dtype=types, reset=reset)
-        examples: NDArray[np.floating[Any]] = X if shape is None else X.reshape(shape)
-        if not reset and examples.shape[1:] != self.example_shape_:
-            raise ValueError(
-                f"X has examples of shape {examples.shape[1:]}, but this HashingEncoder was fitted on examples of "
-                f"shape {self.example_shape_}; reshape X to (n, {', '.join(map(str, self.example_shape_))})"
-            )
-        return examples
 
     @torch.no_grad()
     def _encode(self, examples: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from argrad.estimators import Estimator
-from argrad.estimators.by_name import EstimatorName, estimator_by_name
+from argrad.estimators.by_name import EstimatorName
+from argrad.models.examples import check_examples, check_unit_interval, own_estimator
 from argrad.models.semi_supervised_augmentation import Augmentation
 from argrad.models.semi_supervised_loss import Objective, Terms
 from argrad.models.semi_supervised_module import SemiSupervisedModule
@@ -38,8 +39,6 @@ __all__ = ["SemiSupervisedVAE"]
 
 EXAMPLES_AT_ONCE = 1000
 """How many examples are encoded at a time."""
-ROUNDING = 1e-6
-"""How far outside [0, 1] a scaler may put a number by rounding."""
 
 
 @final
@@ -269,7 +268,7 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 scale=self.scale,
             )
             objective = Objective(
-                self._make_estimator(),
+                own_estimator(self),
                 terms,
                 label_loss=self.label_loss,
                 label_epsilon=self.label_epsilon,
@@ -277,13 +276,6 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 shape=shape,
             )
             return Trainee(module, objective, self.average)
-
-    def _make_estimator(self) -> Estimator:
-        if isinstance(self.estimator, str):
-            return estimator_by_name(self.estimator, epsilon=self.epsilon, temperature=self.temperature)
-        if not isinstance(self.estimator, Estimator):
-            raise ValueError(f"estimator must be a name or an estimator object such as Exact(), got {self.estimator!r}")
-        return copy.deepcopy(self.estimator)
 
     def _check_both(self, X: Any, y: Any) -> tuple[NDArray[np.floating[Any]], NDArray[Any]]:
         """X and y as arrays of equal length, y still with its marks of the unlabelled."""
@@ -305,29 +297,8 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_examples(self, X: Any, *, reset: bool = False) -> NDArray[np.floating[Any]]:
         """X as an array of floats ``[n, *shape]`` that this model can read."""
-        if not reset:
-            check_is_fitted(self, "module_")
-        if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
-        types, shape = [np.float64, np.float32], None
-        if (X if hasattr(X, "ndim") else np.asarray(X)).ndim > 2:
-            X = check_array(X, dtype=types, allow_nd=True)
-            shape = X.shape
-            X = X.reshape(len(X), -1)
-        X = validate_data(self, X, dtype=types, reset=reset)
-        examples: NDArray[np.floating[Any]] = X if shape is None else X.reshape(shape)
-        if not reset and examples.shape[1:] != self.example_shape_:
-            raise ValueError(
-                f"X has examples of shape {examples.shape[1:]}, but this SemiSupervisedVAE was fitted on examples of "
-                f"shape {self.example_shape_}; reshape X to (n, {', '.join(map(str, self.example_shape_))})"
-            )
-        least, most = float(examples.min()), float(examples.max())
-        likelihood = self.likelihood if reset else self.module_.likelihood
-        if likelihood == "bernoulli" and (least < -ROUNDING or most > 1 + ROUNDING):
-            raise ValueError(
-                f"likelihood='bernoulli' needs X in [0, 1], got values from {least:g} to {most:g}; scale X to [0, 1] "
-                "first (MinMaxScaler(clip=True), or divide by the largest possible value), or use likelihood='gaussian'"
-            )
+        examples = check_examples(self, X, reset=reset)
+        check_unit_interval(examples, self.likelihood if reset else self.module_.likelihood)
         return examples
 
     @torch.no_grad()
