@@ -36,6 +36,7 @@ from argrad.experiments.figure3_training import matmul_precision
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.published import TABLE_2
+from argrad.experiments.table1 import mean
 from argrad.models.semi_supervised_loss import Terms
 from argrad.models.semi_supervised_recipe import Recipe, build_trainee
 from argrad.models.semi_supervised_stack import Stack, evaluate_stack, train_stack
@@ -309,11 +310,6 @@ def assemble(parts: dict[str, dict[str, Any]], settings: Table2, command: str) -
         "timing": {name: part["timing"] for name, part in parts.items()},
         "rows": [row for part in parts.values() for row in part["rows"]],
     }
-
-
-def mean(numbers: list[float]) -> float:
-    """The mean."""
-    return sum(numbers) / len(numbers)
 
 
 def lines_of(result: dict[str, Any]) -> list[list[str]]:
