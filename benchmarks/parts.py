@@ -1,23 +1,27 @@
 """Run the long experiments in parts, on machines that have the source, torch and numpy, and nothing else of argrad's.
 
 python benchmarks/parts.py pack IMAGES                           # here: MNIST, Fashion-MNIST and Omniglot as arrays
+python benchmarks/parts.py try IMAGES OUT table1:mnist figure6   # there: a minute of everything, to see that it works
 python benchmarks/parts.py run IMAGES OUT table1:mnist figure6   # there: each part writes OUT/PART.json
 python benchmarks/parts.py assemble OUT                          # here: results/NAME.json of what has all its parts
 
-A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of table1, the
+`try` runs parts with very small settings into OUT/try, says how long each took, and goes on after one that fails. A
+part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of table1, the
 rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the commit that
 ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
-step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain. table2:DATA:METHOD,
-tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD are smaller parts of the same. Hippocampus and whole brain read their
-scans from $ARGRAD_DATA.
+step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion (of
+Fashion-MNIST: it is added to the faces in results/completion.json). table2:DATA:METHOD, tokenizer:DATA:METHOD and
+hashing:DATA:LOSS:METHOD are smaller parts of the same. Hippocampus and whole brain read their scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
@@ -33,7 +37,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import argrad.data  # noqa: E402
 from argrad.data import Images  # noqa: E402
-from argrad.experiments import figure2, figure3, hashing, table1, table2, tokenizer  # noqa: E402
+from argrad.experiments import completion, figure2, figure3, hashing, table1, table2, tokenizer  # noqa: E402
 from argrad.experiments.paper_model import load_bits  # noqa: E402
 from argrad.experiments.provenance import command_line, provenance  # noqa: E402
 from argrad.training.files import write_json  # noqa: E402
@@ -56,6 +60,12 @@ Part = Callable[[str], Any]
 def device() -> torch.device:
     """Where to run."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def here(command: str) -> dict[str, Any]:
+    """Where a part comes from; without git, the commit is in a file."""
+    known = provenance(command)
+    return {**known, "commit": (ROOT / "COMMIT").read_text().strip()} if (ROOT / "COMMIT").exists() else known
 
 
 def load_packed(folder: Path, name: str, *, binarize: Literal["round", "none"] = "round") -> Images:
@@ -193,6 +203,21 @@ def hashing_of(part: Part) -> dict[str, Any]:
     return hashing.assemble(found, settings, command, hashing.time_search(settings.rounds))
 
 
+def run_completion(part: Part, _: str) -> Any:
+    """Fashion-MNIST; the faces are too few to need a GPU."""
+    images = argrad.data.load("fashion-mnist", binarize="none")
+    settings = completion.Completion(datasets=("fashion-mnist",))
+    measured = completion.run_dataset(images, settings.effective(), progress=print)
+    return {**here(command_line("argrad reproduce completion", settings)), **measured}
+
+
+def completion_of(part: Part) -> dict[str, Any]:
+    """The faces that were measured before, and this."""
+    settings = completion.Completion(datasets=("fashion-mnist",), add_to=str(ROOT / "results" / "completion.json"))
+    command = command_line("argrad reproduce completion", settings).replace(f"{ROOT}/", "")
+    return completion.put_together({"fashion-mnist": part("completion")}, settings, command)
+
+
 def run_alone(name: str, part: Part, _: str) -> Any:
     """An experiment of one part."""
     module, settings = ALONE[name]
@@ -208,6 +233,7 @@ RUN: dict[str, Callable[[Part, str], Any]] = {
     "table2": run_table2,
     "tokenizer": run_tokenizer,
     "hashing": run_hashing,
+    "completion": run_completion,
     **{name: partial(run_alone, name) for name in ALONE},
 }
 """How a part is run, from the parts before it and what stands behind its colon."""
@@ -218,9 +244,31 @@ RESULTS: dict[str, tuple[Callable[[Part], dict[str, Any]], str]] = {
     "table2": (table2_of, "table2:mnist"),
     "tokenizer": (tokenizer_of, "tokenizer:"),
     "hashing": (hashing_of, "hashing:"),
+    "completion": (completion_of, "completion"),
     **{name: (lambda part, name=name: part(name), name) for name in ("figure2", "figure6", *ALONE)},
 }
 """How a result is put together, and the (beginning of the) part whose machine it names."""
+
+
+SETTINGS = [("table1", "Table1"), ("figure2", "Figure2"), ("figure3", "Figure3"), ("table2", "Table2")]
+SETTINGS += [
+    ("tokenizer", "TokenizerComparison"),
+    ("hashing", "Hashing"),
+    ("completion", "Completion"),
+    *ALONE.values(),
+]
+SMALL = {
+    "epochs": 1,
+    "restarts": 2,
+    "restart_epochs": 1,
+    "em_restarts": 2,
+    "em_iterations": 3,
+    "rounds": 2,
+    "draws": (0,),
+}
+SMALL |= {"tuning_epochs": 1, "steps": 30, "looks": 2, "prior_steps": 20, "cases": 6, "held_out": 2, "prior_epochs": 2}
+SMALL |= {"unet_epochs": 1, "refine": 2, "shapes": 4, "scans": 2}
+"""What `try` sets, in whatever settings have it."""
 
 
 # -------------------------------------------------------------------------------------------------------- the commands
@@ -245,11 +293,29 @@ def run(images: Path, folder: Path, names: list[str]) -> None:
             continue
         kind, _, what = name.partition(":")
         part = RUN[kind](partial(read, folder), what)
-        where = provenance("")
-        if (ROOT / "COMMIT").exists():
-            where["commit"] = (ROOT / "COMMIT").read_text().strip()
-        write_json(file_of(folder, name), {"where": where, "part": part})
+        write_json(file_of(folder, name), {"where": here(""), "part": part})
         print(f"{name}: done", flush=True)
+
+
+def try_out(images: Path, folder: Path, names: list[str]) -> int:
+    """Run parts with very small settings; returns how many failed."""
+    for module, name in SETTINGS:
+        body = import_module(f"argrad.experiments.{module}")
+        kind = getattr(body, name)
+        own = {field.name for field in fields(kind)}
+        setattr(body, name, partial(kind, **{key: value for key, value in SMALL.items() if key in own}))
+    folder, failed = folder / "try", 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        began = time.perf_counter()
+        try:
+            run(images, folder, [name])
+            print(f"{name}: {time.perf_counter() - began:.1f} s", flush=True)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+            print(f"{name}: FAILED", flush=True)
+    return failed
 
 
 def assemble(folder: Path) -> None:
@@ -272,6 +338,8 @@ def main(words: list[str]) -> int:
     elif words[:1] == ["run"] and len(words) > 3 and all(word.partition(":")[0] in RUN for word in words[3:]):
         Path(words[2]).mkdir(parents=True, exist_ok=True)
         run(Path(words[1]), Path(words[2]), words[3:])
+    elif words[:1] == ["try"] and len(words) > 3 and all(word.partition(":")[0] in RUN for word in words[3:]):
+        return min(1, try_out(Path(words[1]), Path(words[2]), words[3:]))
     elif words[:1] == ["assemble"] and len(words) == 2:
         assemble(Path(words[1]))
     else:

@@ -1,7 +1,9 @@
 """Experiments run in parts give what they give in one piece."""
 
+import importlib
 import importlib.util
 import json
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,3 +111,31 @@ def test_pieces_make_the_part(parts: Any, tmp_path: Path) -> None:
 def test_unknown_parts_are_told(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert parts.main(["run", "a", "b", "table9"]) == 2
     assert "python benchmarks/parts.py run" in capsys.readouterr().err
+
+
+def test_parts_are_tried_with_small_settings_and_all_of_them(
+    parts: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A part that fails is told, and the next is tried all the same."""
+    seen: list[int] = []
+
+    def fail(part: Any, _: str) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(parts, "SETTINGS", [("table2", "Table2")])
+    monkeypatch.setattr(table2, "Table2", table2.Table2)
+    monkeypatch.setitem(parts.RUN, "table1", fail)
+    monkeypatch.setitem(parts.RUN, "table2", lambda part, _: seen.append(table2.Table2().epochs))
+    assert parts.main(["try", str(packed), str(tmp_path / "out"), "table1:mnist", "table2:mnist"]) == 1
+    assert seen == [1]
+    said = capsys.readouterr()
+    assert "table1:mnist: FAILED" in said.out
+    assert "no such luck" in said.err
+
+
+def test_what_try_sets_is_a_setting_of_some_experiment(parts: Any) -> None:
+    own = set()
+    for module, name in load_parts().SETTINGS:
+        kind = getattr(importlib.import_module(f"argrad.experiments.{module}"), name)
+        own |= {field.name for field in fields(getattr(kind, "func", kind))}
+    assert own >= set(parts.SMALL)

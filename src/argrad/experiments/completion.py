@@ -103,16 +103,21 @@ def run(settings: Completion, progress: Callable[[str], object] = print) -> dict
     """Every data set in turn."""
     command = command_line("argrad reproduce completion", settings)
     settings = settings.effective()
-    kept = read_kept(settings)
+    read_kept(settings)  # what is wrong with it is said before the work, not after
     parts = {
         name: {**provenance(command), **run_dataset(load_pictures(name, settings.split_seed), settings, progress)}
         for name in settings.datasets
     }
+    return put_together(parts, settings, command)
+
+
+def put_together(parts: dict[str, Any], settings: Completion, command: str) -> dict[str, Any]:
+    """The result, ready for JSON: data sets that were measured now, and those of an earlier result."""
     return {
         **provenance(command),
         "settings": asdict(settings),
         "quick": settings.quick,
-        "datasets": {**kept, **parts},
+        "datasets": {**read_kept(settings), **parts},
     }
 
 
