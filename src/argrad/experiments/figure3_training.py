@@ -24,6 +24,7 @@ from argrad.estimators import (
 )
 from argrad.experiments.figure3_model import Encoder, StackedBitsVAE, StackedReconstruction
 from argrad.solvers.pairwise import PairwiseSolverName
+from argrad.training.captured_step import CapturedStep
 
 __all__ = ["Curve", "Method", "Trainer", "Trial", "make_estimator", "make_trainer", "train"]
 
@@ -207,9 +208,10 @@ class Trainer:
             self.adam = torch.optim.Adam(parameters, lr=rates.pop(), fused=True, capturable=device.type == "cuda")
         else:
             self.adam = StackedAdam(parameters, [trial.learning_rate for trial in trials])
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if device.type == "cuda" and model.perturbed_solver in (None, "enumeration"):  # others work on the CPU
-            self.capture()
+        on_device = model.perturbed_solver in (None, "enumeration")  # other solvers work on the CPU
+        self.step = CapturedStep(self.one_step, self.changes, device, capture=on_device)
+        """The next batch of every model."""
+        self.step.prepare()
 
     def rewind(self) -> None:
         """A fresh order for every seed."""
@@ -225,13 +227,6 @@ class Trainer:
         q = self.model.latent(x)
         value: Tensor = self.estimator(q, StackedReconstruction(self.model, x))
         return value + q.kl() if self.model.perturbed_solver is None else value
-
-    def step(self) -> None:
-        """The next batch of every model."""
-        if self.graph is None:
-            self.one_step()
-        else:
-            self.graph.replay()
 
     def one_step(self) -> None:
         """Pick, draw, decode, differentiate, move.
@@ -252,34 +247,12 @@ class Trainer:
         self.adam.step()
         self.cursor.add_(self.batch_size)
 
-    def capture(self) -> None:
-        """Warm up on the side, put everything back, and capture."""
-        kept = [(tensor, tensor.detach().clone()) for tensor in self.state()]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.one_step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.one_step()
-        with torch.no_grad():
-            for tensor, value in kept:
-                tensor.copy_(value)
-            for tensor in self.remembered():
-                tensor.zero_()
-        self.graph = graph
-
-    def state(self) -> list[Tensor]:
-        """All that a step changes, but for what Adam remembers."""
-        return [*self.model.state_dict().values(), *self.estimator.state_dict().values(), self.cursor]
-
-    def remembered(self) -> list[Tensor]:
-        """Adam's moments and counts, which start at zero."""
+    def changes(self) -> list[Tensor]:
+        """All that a step changes; Adam's moments and counts come with the first."""
+        kept = [*self.model.state_dict().values(), *self.estimator.state_dict().values(), self.cursor]
         if isinstance(self.adam, StackedAdam):
-            return self.adam.tensors()
-        return [tensor for state in self.adam.state.values() for tensor in state.values()]
+            return [*kept, *self.adam.tensors()]
+        return [*kept, *(tensor for state in self.adam.state.values() for tensor in state.values())]
 
 
 @contextmanager

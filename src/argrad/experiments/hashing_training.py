@@ -13,6 +13,7 @@ from argrad.data import Images, load
 from argrad.models.hashing_module import AT_ONCE, HashingModule, HashingTask
 from argrad.models.hashing_retrieval import retrieval_by_bits, retrieval_by_cosine
 from argrad.models.semi_supervised_augmentation import AUGMENTATIONS, Augmentation
+from argrad.training.captured_step import CapturedStep
 
 __all__ = [
     "Collection",
@@ -156,16 +157,8 @@ class Trainer:
         self.optimiser = torch.optim.Adam(
             self.parameters, learning_rate, fused=True, capturable=device.type == "cuda" and graph
         )
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if device.type == "cuda" and graph:
-            self._capture()
-
-    def step(self) -> None:
+        self.step = CapturedStep(self._one_step, self._tensors, device, capture=graph)
         """Some pairs, their losses, one move."""
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self._one_step()
 
     def _one_step(self) -> None:
         which = torch.randint(self.task.train_size, (self.batch_size,), device=self.task.device)
@@ -175,26 +168,9 @@ class Trainer:
         loss.backward()
         self.optimiser.step()
 
-    def _capture(self) -> None:
-        """Warm up on the side, put everything back, and capture."""
-        parts = [*self.module.parameters(), *self.module.buffers()]
-        kept = [tensor.detach().clone() for tensor in parts]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._one_step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._one_step()
-        with torch.no_grad():
-            for tensor, value in zip(parts, kept, strict=True):
-                tensor.copy_(value)
-            for memory in self.optimiser.state.values():
-                for value in memory.values():
-                    value.zero_()
-        self.graph = graph
+    def _tensors(self) -> list[Tensor]:
+        memory = [tensor for state in self.optimiser.state.values() for tensor in state.values()]
+        return [*self.module.parameters(), *self.module.buffers(), *memory]
 
 
 def train(

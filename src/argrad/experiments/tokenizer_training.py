@@ -16,6 +16,7 @@ from argrad.models.dead_codes import perplexity
 from argrad.models.tokenizer_codes import revive_codes
 from argrad.models.tokenizer_module import TokenizerModule
 from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batches
+from argrad.training.captured_step import CapturedStep
 
 __all__ = ["Learnt", "Pace", "Trainer", "as_values", "train"]
 
@@ -83,21 +84,20 @@ class Trainer:
     def __init__(self, model: TokenizerModule | QuantizedModule, images: Tensor, pace: Pace) -> None:
         self.model, self.images, self.pace = model, images, pace
         device = images.device
-        on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.Adam(
             [one for one in model.parameters() if one.requires_grad],
             pace.learning_rate,
             fused=True,
-            capturable=on_gpu,
+            capturable=device.type == "cuda",
         )
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.offsets = torch.arange(min(pace.batch_size, len(images)), device=device)
         self.kl_weight = torch.zeros((), device=device)
         self.generator = torch.Generator(device).manual_seed(pace.seed)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if on_gpu:
-            self._capture()
+        self.step = CapturedStep(self._one_step, self._tensors, device)
+        """The next batch."""
+        self.step.prepare()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -115,13 +115,6 @@ class Trainer:
         if isinstance(self.model, TokenizerModule) and isinstance(self.model.estimator, GumbelSoftmax):
             self.model.estimator.temperature.fill_(self.pace.temperature_at(epochs))
 
-    def step(self) -> None:
-        """The next batch."""
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self._one_step()
-
     def _one_step(self) -> None:
         x = as_values(self.images[self.order.index_select(0, self.cursor + self.offsets)])
         if isinstance(self.model, TokenizerModule):
@@ -134,30 +127,9 @@ class Trainer:
         self.optimiser.step()
         self.cursor.add_(len(x))
 
-    def _capture(self) -> None:
-        """Warm up on the side, put everything back, and capture."""
-        self.set_progress(0.0)
-        self.shuffle()
-        parts = [*self.model.parameters(), *self.model.buffers()]
-        kept = [tensor.detach().clone() for tensor in parts]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._one_step()
-                self.cursor.zero_()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._one_step()
-        with torch.no_grad():
-            for tensor, value in zip(parts, kept, strict=True):
-                tensor.copy_(value)
-            for memory in self.optimiser.state.values():
-                for value in memory.values():
-                    value.zero_()
-            self.cursor.zero_()
-        self.graph = graph
+    def _tensors(self) -> list[Tensor]:
+        memory = [tensor for state in self.optimiser.state.values() for tensor in state.values()]
+        return [*self.model.parameters(), *self.model.buffers(), *memory, self.cursor]
 
 
 def train(

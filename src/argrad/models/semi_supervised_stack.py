@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -24,6 +25,7 @@ from torch.optim.adam import adam
 from argrad.models.semi_supervised_loss import Draws, Objective
 from argrad.models.semi_supervised_module import SemiSupervisedModule, stack
 from argrad.models.semi_supervised_task import follow
+from argrad.training.captured_step import CapturedStep
 
 __all__ = ["Stack", "evaluate_stack", "train_stack"]
 
@@ -127,7 +129,10 @@ class _Stepper:
         self.order = torch.zeros((stacked.size, len(train)), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.offsets = torch.arange(batch, device=device)
-        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._steps = {
+            labels_only: CapturedStep(partial(self._one_step, labels_only), self._tensors, device)
+            for labels_only in (True, False)
+        }
 
     def shuffle(self, generator: torch.Generator) -> None:
         """A fresh order for every model."""
@@ -137,12 +142,7 @@ class _Stepper:
 
     def step(self, *, labels_only: bool) -> None:
         """The next batch of every model."""
-        if self.train.device.type != "cuda":
-            self._one_step(labels_only)
-            return
-        if labels_only not in self.graphs:
-            self.graphs[labels_only] = self._capture(labels_only)
-        self.graphs[labels_only].replay()
+        self._steps[labels_only]()
 
     def _one_step(self, labels_only: bool) -> None:
         dtype = self.stacked.parameters[0].dtype
@@ -155,24 +155,8 @@ class _Stepper:
         self.stacked.step(x, labelled, self.labels[chosen])
         self.cursor.add_(self.batch)
 
-    def _capture(self, labels_only: bool) -> torch.cuda.CUDAGraph:
-        """Warm up on the side, put everything back, and capture."""
-        before = [*self.stacked.tensors(), self.cursor]
-        kept = [tensor.detach().clone() for tensor in before]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._one_step(labels_only)
-                self.cursor.zero_()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._one_step(labels_only)
-        with torch.no_grad():
-            for tensor, value in zip(before, kept, strict=True):
-                tensor.copy_(value)
-        return graph
+    def _tensors(self) -> list[Tensor]:
+        return [*self.stacked.tensors(), self.cursor]
 
 
 def train_stack(

@@ -15,6 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from argrad.training.captured_step import CapturedStep
 from argrad.training.population import Population, Weights, per_weight
 
 __all__ = ["PopulationHistory", "Stepper", "train_population"]
@@ -120,9 +121,9 @@ class Stepper:
         self.order = torch.zeros((population.seeds, len(train)), dtype=torch.int64, device=train.device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=train.device)
         self.offsets = torch.arange(batch_size, device=train.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if train.device.type == "cuda":
-            self._capture()
+        self.step = CapturedStep(self._one_step, self._tensors, train.device)
+        """The next batch of every seed."""
+        self.step.prepare()
 
     def shuffle(self, generator: torch.Generator) -> None:
         """A fresh order for every seed."""
@@ -130,36 +131,11 @@ class Stepper:
             row.copy_(torch.randperm(len(row), generator=generator, device=row.device))
         self.cursor.zero_()
 
-    def step(self) -> None:
-        """The next batch of every seed."""
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self._one_step()
-
     def _one_step(self) -> None:
         chosen = self.order.index_select(1, self.cursor + self.offsets)
         x = self.train[chosen].to(self.population.temperature.dtype)
         self.population.step(x)
         self.cursor.add_(self.batch_size)
-
-    def _capture(self) -> None:
-        """Warm up on the side, put everything back, and capture."""
-        before = self._tensors()
-        kept = [tensor.detach().clone() for tensor in before]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._one_step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._one_step()
-        with torch.no_grad():
-            for tensor, value in zip(before, kept, strict=True):
-                tensor.copy_(value)
-        self.graph = graph
 
     def _tensors(self) -> list[Tensor]:
         p = self.population
