@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from argrad.data.grammar import EXPRESSIONS
 from argrad.experiments.sequence_gan import (
     LONGER,
     METHODS,
+    PROTOCOLS,
     START,
     SequenceGANStudy,
     cells,
@@ -18,6 +20,7 @@ from argrad.experiments.sequence_gan import (
     markdown,
     plot,
     run,
+    train_one,
 )
 
 TINY = SequenceGANStudy(quick=True, hidden=4)
@@ -42,6 +45,8 @@ def test_every_method_is_there(result):
         assert ("curves" in row) == ("best_epoch" in row) == (row["method"] in METHODS)
     assert {"command", "commit", "hardware", "software", "date", "protocols"} <= set(result)
     assert result["figure"] == "sequence_gan"
+    assert result["protocols"]["expressions"]["split_seed"] == 1  # trials had split 0 …
+    assert result["protocols"]["expressions"]["seed"] == 100  # … and smaller seeds
     assert result["command"] == "argrad reproduce sequence-gan --hidden 4 --quick --json"
 
 
@@ -52,6 +57,16 @@ def test_what_a_person_sees(result, tmp_path):
     assert "The grammar has 9 rules" in page
     plot(result, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_games_start_where_likelihood_ended(monkeypatch):
+    """A game without any move leaves what the likelihood row shows, whatever the estimator."""
+    monkeypatch.setattr("argrad.data.text.SENTENCES", {"train": 200, "validation": 60, "test": 60})
+    monkeypatch.setitem(PROTOCOLS, "expressions", replace(PROTOCOLS["expressions"], likelihood_epochs=2, epochs=1))
+    study = SequenceGANStudy(("expressions",), seeds=1, hidden=4)  # one epoch is all warm-up
+    start, *games = (train_one((study, "expressions", 3, method)) for method in (START, *METHODS))
+    assert all(game["scores"] == start["scores"] for game in games)
+    assert train_one((study, "expressions", 3, LONGER))["scores"]["nll"] < start["scores"]["nll"]
 
 
 def test_means_over_seeds():

@@ -214,15 +214,49 @@ def test_scores_of_a_grammar():
 def test_who_moves_when():
     text = as_text(LINES)
     module = build_sequence_gan(TINY, len(text.vocabulary), text.length)
-    task = SequenceGANTask(module, text, discriminator_steps=2, warm_up=4)
-    moved = []
+    task = SequenceGANTask(module, text, discriminator_steps=2, warm_up=4, average=0.5)
+    torch.nn.init.ones_(module.generator.reader.first)  # at zeros, where the writer begins
+    moved, followed = [], []
     for step in range(8):
         module.zero_grad()
         task.set_step(step)
         task.losses(torch.arange(8), torch.Generator().manual_seed(step), World()).mean().backward()
         assert module.discriminator.reader.head.weight.grad is not None
         moved.append(module.generator.reader.head.weight.grad is not None)
+        followed.append(module.writer.reader.first[0].item())
     assert moved == [False] * 4 + [True, False, True, False]
+    assert followed == [0.0] * 4 + [0.5, 0.5, 0.75, 0.75]
+    assert all(parameter.grad is None for parameter in module.writer.parameters())
+
+
+def test_the_generator_moves_with_the_lines_of_all_steps_since():
+    text = as_text(LINES)
+    module = build_sequence_gan(TINY, len(text.vocabulary), text.length, GumbelSoftmax(straight_through=True))
+    task = SequenceGANTask(module, text, discriminator_steps=3, warm_up=0, average=0.0)
+    asked = []
+    module.generator_losses = lambda rows, *, noise: asked.append(rows) or torch.zeros(rows)
+    task.losses(torch.arange(8), torch.Generator().manual_seed(0), World())
+    assert asked == [24]
+
+
+def test_the_writer_is_validated_and_written_with():
+    """The generator is put out of action: nothing that a user sees may come from it."""
+    text = as_text(LINES)
+    module = build_sequence_gan(TINY, len(text.vocabulary), text.length)
+    train_likelihood(TINY, None, module, text)
+    for name, weight in module.writer.state_dict().items():
+        assert torch.equal(weight, module.generator.state_dict()[name])
+    task = SequenceGANTask(module, text, discriminator_steps=2, warm_up=4, average=0.5)
+    scores = task.validate(torch.Generator())
+    model = SequenceGAN(TINY, device="cpu")
+    model.module_, model.vocabulary_ = module, text.vocabulary
+    drawn, found = model.sample(5), model.log_prob(["axa"])
+    with torch.no_grad():
+        for parameter in module.generator.parameters():
+            parameter.fill_(torch.nan)
+    assert task.validate(torch.Generator()) == scores
+    assert model.sample(5) == drawn
+    assert torch.equal(model.log_prob(["axa"]), found)
 
 
 def skewed_text() -> Text:
@@ -243,14 +277,16 @@ def test_the_game_alone_learns_a_distribution(name):
         epochs=16,
         estimator=name,
         learning_rate=5e-3,
+        discriminator_steps=2,
+        average=0.9,
         batch_size=64,
         warm_up=10,
         changes=12,
     )
     module = build_sequence_gan(settings, len(text.vocabulary), text.length)
-    before = evaluate_sequence_gan(module.generator, text)
+    before = evaluate_sequence_gan(module.writer, text)
     history = train_adversarially(settings, None, module, text).history
-    after = evaluate_sequence_gan(module.generator, text)
+    after = evaluate_sequence_gan(module.writer, text)
     assert len(history) == 16
     assert after["divergence"] < 0.5 * before["divergence"]
     assert after["entropy"] > 0.6  # that of the data is 1.20: one sequence alone would have 0
@@ -375,6 +411,7 @@ def test_bad_lines(fitted):
         ({"hidden": 0}, "hidden must be at least 1"),
         ({"length": -1}, "length must be at least 0"),
         ({"discriminator_steps": 0}, "discriminator_steps must be at least 1"),
+        ({"average": 1.0}, "average must be at least 0 and below 1, got 1.0"),
         ({"batch_size": 1}, "reinforce needs a batch_size of at least 2"),
     ],
 )

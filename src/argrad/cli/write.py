@@ -129,9 +129,9 @@ def run_training(command: Any, out: Out) -> int:
     )
     if trained is None:
         return 130
-    scores = evaluate_sequence_gan(module.generator, text)
+    scores = evaluate_sequence_gan(module.writer, text)
     report = write_sequence_gan_report(
-        folder.path, module.generator, text, settings, trained.history, likelihood_history, scores
+        folder.path, module.writer, text, settings, trained.history, likelihood_history, scores
     )
     valid = f", valid {scores['valid']:.1%}" if "valid" in scores else ""
     out.result(

@@ -101,15 +101,15 @@ class SequenceGAN:
         if number < 1:
             raise ValueError(f"number must be at least 1, got {number}")
         module = self._fitted()
-        generator = torch.Generator(module.generator.device).manual_seed(seed)
-        return self.vocabulary_.decode(module.generator.sample(number, generator=generator))
+        noise = torch.Generator(module.writer.device).manual_seed(seed)
+        return self.vocabulary_.decode(module.writer.sample(number, generator=noise))
 
     def log_prob(self, lines: Iterable[str]) -> torch.Tensor:
-        """log q of lines, ``[N]``: how probable the generator finds them; refuses symbols that it does not know."""
-        generator = self._fitted().generator
-        indices = self.vocabulary_.encode(list(lines), generator.length)
+        """log q of lines, ``[N]``: how probable it finds them; refuses symbols that it does not know."""
+        writer = self._fitted().writer
+        indices = self.vocabulary_.encode(list(lines), writer.length)
         with torch.no_grad():
-            return generator.log_prob(indices.to(generator.device)).cpu()
+            return writer.log_prob(indices.to(writer.device)).cpu()
 
     def _fitted(self) -> SequenceGANModule:
         if not hasattr(self, "module_"):

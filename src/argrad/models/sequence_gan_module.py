@@ -16,12 +16,18 @@ z_<t) − log q(v | z_<t). Its verdict on a beginning is the sum d_t = a_1(z_1) 
 trained by the loss above. So the generator pays −a_t(z_t) for a symbol, and REINFORCE weighs a step by what is paid
 from there on (:class:`argrad.StepCost`), which is what SeqGAN's roll-outs are for, at the price of one reading.
 
+**Who writes.** Two players that answer each other's moves go round the point where neither gains, and do not come to
+rest there. The running average of the generator's weights does come near it, so the average writes, and the generator
+plays.
+
 References: Goodfellow et al., 2014, "Generative adversarial nets"; Yu, Zhang, Wang & Yu, 2017, "SeqGAN: sequence
-generative adversarial nets with policy gradient".
+generative adversarial nets with policy gradient"; Yazıcı et al., 2019, "The unusual effectiveness of averaging in GAN
+training".
 """
 
 from __future__ import annotations
 
+import copy
 from typing import final
 
 import torch
@@ -158,6 +164,8 @@ class SequenceDiscriminator(nn.Module):
 class SequenceGANModule(nn.Module):
     """Generator, discriminator and estimator, with the losses of both players.
 
+    ``writer`` is a generator with the running average of the weights, which is what one draws from in the end.
+
     Args:
         generator: of sequences.
         discriminator: of sequences.
@@ -169,6 +177,13 @@ class SequenceGANModule(nn.Module):
     ) -> None:
         super().__init__()
         self.generator, self.discriminator, self.estimator = generator, discriminator, estimator
+        self.writer = copy.deepcopy(generator).requires_grad_(False)
+
+    @torch.no_grad()
+    def follow(self, average: float) -> None:
+        """Let the writer keep this share of its weights and take the rest from the generator; 0 copies them."""
+        for own, new in zip(self.writer.parameters(), self.generator.parameters(), strict=True):
+            own.lerp_(new, 1 - average)
 
     def likelihood_losses(self, indices: Tensor) -> Tensor:
         """Maximum likelihood: −log q, ``[N]``."""

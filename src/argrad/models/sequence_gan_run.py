@@ -68,12 +68,14 @@ class SequenceGANSettings:
     """Adam's step size in that stage."""
     epochs: int = 20
     """Passes over the text in the game of generator and discriminator."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 3e-4
     """Adam's step size in the game, of both players."""
     discriminator_steps: int = 2
-    """The discriminator moves at every step, the generator at every so many."""
+    """The discriminator moves at every step, the generator at every so many, with as many times the lines."""
     warm_up: int = 200
     """Steps at the start of the game in which the discriminator moves alone."""
+    average: float = 0.98
+    """What writes has a running average of the generator's weights: the share that it keeps at each move; 0: none."""
     batch_size: int = 64
     """Lines per step; as many are drawn."""
     patience: int = 0
@@ -93,6 +95,8 @@ class SequenceGANSettings:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must be at least 0 and below 1, got {self.average}")
         if self.estimator == "reinforce" and self.batch_size < 2:
             raise ValueError(
                 f"reinforce needs a batch_size of at least 2, each other's baseline, got {self.batch_size}"
@@ -185,7 +189,7 @@ def train_likelihood(
     *,
     progress: Progress | None = None,
 ) -> Trained:
-    """The first stage, or what is left of it: the generator gets the weights with the best validation likelihood.
+    """The first stage, or what is left of it: generator and writer get the weights with the best validation likelihood.
 
     Args:
         settings: what and how.
@@ -199,7 +203,9 @@ def train_likelihood(
         path = folder.path / LIKELIHOOD
         config = {"task": LIKELIHOOD, "epochs": settings.likelihood_epochs}
         own = RunFolder.open(path) if (path / "config.json").exists() else RunFolder.create(path, config)
-    return train(LikelihoodTask(module.generator, text), settings.likelihood_loop(), folder=own, progress=progress)
+    trained = train(LikelihoodTask(module.generator, text), settings.likelihood_loop(), folder=own, progress=progress)
+    module.follow(0.0)
+    return trained
 
 
 def train_adversarially(
@@ -212,10 +218,17 @@ def train_adversarially(
 ) -> Trained:
     """The second stage, or what is left of it: the weights with the least n-gram divergence on validation are kept.
 
-    The discriminator starts with what the generator has learnt to read.
+    The discriminator starts with what the generator has learnt to read, the writer with all that it has learnt.
     """
     module.discriminator.read_like(module.generator)
-    task = SequenceGANTask(module, text, discriminator_steps=settings.discriminator_steps, warm_up=settings.warm_up)
+    module.follow(0.0)
+    task = SequenceGANTask(
+        module,
+        text,
+        discriminator_steps=settings.discriminator_steps,
+        warm_up=settings.warm_up,
+        average=settings.average,
+    )
     return train(task, settings.loop(), folder=folder, progress=progress)
 
 

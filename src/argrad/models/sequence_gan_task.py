@@ -58,15 +58,19 @@ class SequenceGANTask:
     Args:
         module: on its device already.
         text: on the same device.
-        discriminator_steps: the generator moves at every so many steps …
+        discriminator_steps: the generator moves at every so many steps, with as many times the lines, …
         warm_up: … after so many in which the discriminator alone does.
+        average: the share of its weights that the writer keeps at each move of the generator.
     """
 
-    def __init__(self, module: SequenceGANModule, text: Text, *, discriminator_steps: int, warm_up: int) -> None:
+    def __init__(
+        self, module: SequenceGANModule, text: Text, *, discriminator_steps: int, warm_up: int, average: float
+    ) -> None:
         self.module = module
         self.text = text
         self.discriminator_steps = discriminator_steps
         self.warm_up = warm_up
+        self.average = average
         self.device = text.train.device
         self.train_size = len(text.train)
         self.step = 0
@@ -78,20 +82,23 @@ class SequenceGANTask:
     def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
         """The discriminator's loss of each line, plus the generator's mean where it is its turn.
 
-        Each reaches the parameters of its own player only; who gets no gradient does not move.
+        Each reaches the parameters of its own player only; who gets no gradient does not move. The writer follows at
+        the generator's turn, before it moves, and so is one move behind.
         """
         require_one_process(world)
         fake = self.module.generator.sample(len(batch), generator=generator)
         losses = self.module.discriminator_losses(self.text.train[batch], fake)
         if self.step >= self.warm_up and self.step % self.discriminator_steps == 0:
-            return losses + self.module.generator_losses(len(batch), noise=generator).mean()
+            self.module.follow(self.average)
+            rows = self.discriminator_steps * len(batch)
+            return losses + self.module.generator_losses(rows, noise=generator).mean()
         return losses
 
     def validate(self, generator: torch.Generator) -> dict[str, float]:
-        """What :func:`score_sequences` says of draws, always with the same noise; the loss is the n-gram divergence."""
+        """What :func:`score_sequences` says of the writer, with the same noise always; the loss is the divergence."""
         fixed = torch.Generator(self.device).manual_seed(0)
-        drawn = self.module.generator.sample(min(DRAWN, len(self.text.validation)), generator=fixed)
-        scores = score_sequences(self.module.generator, drawn, self.text.train, self.text.validation)
+        drawn = self.module.writer.sample(min(DRAWN, len(self.text.validation)), generator=fixed)
+        scores = score_sequences(self.module.writer, drawn, self.text.train, self.text.validation)
         return {"loss": scores["divergence"], **scores}
 
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
