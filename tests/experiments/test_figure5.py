@@ -33,9 +33,24 @@ def test_the_judge_learns_from_training_pictures(result):
     assert result["judge"]["pose"] > 0.9
 
 
+def test_blur_keeps_the_mean_and_spreads_a_point_as_wide_as_said(generator):
+    points = torch.zeros(400, 25, 25)
+    points[:, 12, 12] = 1
+    soft = figure5.blurred(points, generator, most=2.5)
+    torch.testing.assert_close(soft.sum((1, 2)), torch.ones(400))
+    steps = (torch.arange(25) - 12.0).square()
+    width = (soft.sum(2) @ steps).sqrt()
+    torch.testing.assert_close(width, (soft.sum(1) @ steps).sqrt())
+    assert width.min() < 0.1
+    assert 2.0 < width.max() < 2.5  # the tails are cut off
+    torch.testing.assert_close(figure5.blurred(torch.ones(3, 9, 9), generator), torch.ones(3, 9, 9))
+
+
 def test_words_and_picture(result, tmp_path):
     assert format_table(result).startswith("QUICK")
     assert "64 pictures of 2 people" in format_table(result)
+    assert format_table(result).count("Judge right on blurred real pictures") == 2
+    assert "the mean training picture with the same attributes 0.0" in markdown(result)
     assert markdown(result).count("| Sunglasses switched on") == 2
     low, high = sorted(row["sunglasses"]["on"]["pose stays over agreement"] for row in result["rows"])
     assert f"({(low + high) / 2:.2f} ×, lowest {low:.2f} ×)" in format_table(result)
@@ -93,6 +108,15 @@ def test_rates_are_shares_of_what_can_flip(stuck):
         assert switched["pose stays"] == 1.0
     left = (torch.arange(64) >= stuck) | (pose_of(truth) == 0)
     assert found["pose switched"]["left"] == pytest.approx(left.double().mean().item(), abs=1e-4)
+
+
+def test_mean_pictures_know_the_attributes_and_nothing_else():
+    images, truth = heads(64, seed=6)
+    pictures = images / 255
+    same = torch.stack([pictures[(truth == row).all(1)].mean(0) for row in truth])
+    expected = (pictures - same).square().mean().item()
+    assert figure5.mean_picture_error(pictures, truth, pictures, truth) == pytest.approx(expected, abs=1e-5)
+    assert expected > 0.001
 
 
 def test_training_pictures_are_mirrored_and_none_is_held_out():

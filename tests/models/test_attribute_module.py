@@ -10,6 +10,7 @@ from argrad import Bits, Direct, Exact, PairwiseBits, Unavailable
 from argrad.estimators import Estimator
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models import AttributeModule
+from argrad.models.attribute_dependence import dependence
 from argrad.models.attribute_module import convolutional_networks, hold, log_prob_of_known
 
 SCORES = torch.tensor([0.4, -0.7, 0.2])
@@ -255,6 +256,22 @@ def test_switching_mixes_attributes_and_keeps_the_remainder():
     assert (attributes == attributes[:, :1]).all()  # they come together, from one image
     assert 20 < (attributes[:, 0] != 2 * y[:, 0] - 1).sum() < 80
     assert (attributes == 1).sum() == 150
+
+
+def test_independence_is_added_once_and_teaches_the_remainder_alone():
+    module = tiny(Exact(), logvar=0.0, label_loss="cross-entropy")
+    y = torch.tensor([[0, 0, 0], [1, 1, 1]]).repeat(8, 1)
+    found = []
+    for weight in (0.0, 5.0):
+        module.zero_grad()
+        losses = module.losses(pictures(16), y, independence_weight=weight, generator=torch.Generator().manual_seed(0))
+        losses.mean().backward()
+        found.append((losses.detach(), module.encoder.answer.grad, module.decoder.weight.grad))
+    remainder = module.posterior(pictures(16))[1].rsample(generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found[1][0] - found[0][0], (5 * dependence(remainder, y)).detach().expand(16))
+    assert torch.equal(found[1][1][:, :3], found[0][1][:, :3])  # scores of the attributes
+    assert (found[1][1][:, 3] - found[0][1][:, 3]).abs().max() > 1e-3  # the mean of the remainder
+    assert torch.equal(found[1][2], found[0][2])
 
 
 def test_networks_of_odd_sizes_and_colours():

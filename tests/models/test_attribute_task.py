@@ -24,8 +24,9 @@ def test_shift_moves_and_brightness_scales(generator):
 def task(known: torch.Tensor, held_out: int = 2) -> AttributeTask:
     torch.manual_seed(0)
     module = AttributeModule(*convolutional_networks((8, 8), 2, 2, channels=8), Exact(), attributes=2, remainder=2)
-    settings = {"kl_weight": 1.0, "switch_weight": 0.0, "label_first": 1, "shift": 0, "brightness": 0.0, "epochs": 4}
-    return AttributeTask(module.eval(), torch.rand(len(known), 8, 8), known, held_out, **settings)
+    weights = {"kl_weight": 1.0, "switch_weight": 0.0, "independence_weight": 0.0}
+    settings = {"label_first": 1, "shift": 0, "brightness": 0.0, "epochs": 4}
+    return AttributeTask(module.eval(), torch.rand(len(known), 8, 8), known, held_out, **weights, **settings)
 
 
 def test_accuracy_counts_what_is_known():

@@ -67,6 +67,26 @@ def test_switching_changes_the_bar_and_nothing_else(fitted):
     assert (read[:, 1] == known[:, 1]).mean() > 0.9
 
 
+def share_explained(remainder: np.ndarray, column: np.ndarray) -> float:
+    """How much of an attribute the best linear reading of the remainder explains, from 0 to 1."""
+    inputs = np.column_stack([remainder, np.ones(len(remainder))])
+    left = column - inputs @ np.linalg.lstsq(inputs, column, rcond=None)[0]
+    return float(1 - left.var() / column.var())
+
+
+def test_independence_takes_the_attribute_out_of_the_remainder():
+    images, known = bars(200)
+    settings = {"likelihood": "gaussian", "scale": 0.03, "switch_weight": 0.0, "remainder": 4, "epochs": 20}
+    found = []
+    for weight in (0.0, 30.0):
+        module = small(independence_weight=weight, **settings).fit(images, known).module_
+        remainder = module.posterior(torch.as_tensor(images, dtype=torch.float32))[1]
+        drawn = remainder.rsample(generator=torch.Generator().manual_seed(0)).detach().numpy()
+        found.append(share_explained(drawn, known[:, 1]))
+    assert found[0] > 0.4  # left alone, it carries the column
+    assert found[1] < 0.15
+
+
 def test_samples_have_the_attributes_asked_for(fitted):
     images, attributes = fitted.sample(40, row=True)
     assert images.shape == (40, 8, 8)
@@ -241,6 +261,7 @@ def test_wrong_attributes_are_refused(change, words):
         ({"attribute_names": ["row", "row"]}, "must be 2 different names"),
         ({"validation_fraction": 1.0}, "below 1"),
         ({"kl_weight": -1.0}, "kl_weight must be"),
+        ({"independence_weight": -1.0}, "independence_weight must be"),
         ({"estimator": 3}, "estimator must be a name"),
         ({"estimator": "best"}, "there is no estimator 'best'"),
         ({"encoder": "conv"}, "encoder must be"),

@@ -15,6 +15,7 @@ expectation (:meth:`AttributeModule.label_losses`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, final
 
 import torch
@@ -27,6 +28,7 @@ from argrad.estimators import Direct, Estimator, Exact
 from argrad.estimators.control import RunningMoments
 from argrad.latents import MAX_STATES, Bits, Gaussian, PairwiseBits
 from argrad.latents.base import Law
+from argrad.models.attribute_dependence import dependence
 from argrad.models.vae_module import has_lazy
 
 __all__ = ["AttributeLatent", "AttributeModule", "LabelLoss", "convolutional_networks", "prepare"]
@@ -69,8 +71,9 @@ def convolutional_networks(
 ) -> tuple[nn.Module, nn.Module]:
     """An encoder of two networks, one for the attributes and one for the remainder, and a decoder.
 
-    Each network halves the image three times, the decoder doubles it three times. That of the attributes has dropout:
-    there may be few labels.
+    Each network halves the image three times, the decoder doubles it three times. That of the attributes keeps the
+    largest of four pixels, so that it does not matter where exactly something is, and has dropout: there may be few
+    labels.
 
     Args:
         shape: of one image, ``[H, W]`` or ``[C, H, W]``, at least 8 by 8.
@@ -95,13 +98,19 @@ def convolutional_networks(
     def layer(before: int, after: int, stride: int) -> list[nn.Module]:
         return [nn.Conv2d(before, after, 3, stride, 1), nn.GroupNorm(8, after), nn.ReLU()]
 
-    def half_of_encoder(outputs: int, dropout: float) -> nn.Sequential:
+    def half_of_encoder(outputs: int, dropout: float, halving: Callable[[int, int], list[nn.Module]]) -> nn.Sequential:
         return nn.Sequential(
             nn.Unflatten(1, (1, shape[0])) if len(shape) == 2 else nn.Identity(),
-            *(*layer(depth, channels, 2), *layer(channels, wide, 2), *layer(wide, 2 * wide, 2)),
+            *(*halving(depth, channels), *halving(channels, wide), *halving(wide, 2 * wide)),
             *(nn.Flatten(), nn.Dropout(dropout), nn.Linear(2 * wide * math.prod(eighth), 128), nn.ReLU()),
             *(nn.Dropout(dropout), nn.Linear(128, outputs)),
         )
+
+    def pooled(before: int, after: int) -> list[nn.Module]:
+        return [*layer(before, after, 1), nn.MaxPool2d(2, ceil_mode=True)]
+
+    def strided(before: int, after: int) -> list[nn.Module]:
+        return layer(before, after, 2)
 
     decoder = nn.Sequential(
         *(nn.Linear(attributes + remainder, 256), nn.ReLU(), nn.Linear(256, wide * math.prod(eighth)), nn.ReLU()),
@@ -109,7 +118,8 @@ def convolutional_networks(
         *(Resize(half), *layer(wide, channels, 1), nn.Conv2d(channels, 4 * depth, 3, 1, 1), nn.PixelShuffle(2)),
         *(Resize((shape[-2], shape[-1])), nn.Flatten(1, 2) if len(shape) == 2 else nn.Identity()),
     )
-    return SideBySide(half_of_encoder(scores, 0.5), half_of_encoder(2 * remainder, 0.0)), decoder
+    encoder = SideBySide(half_of_encoder(scores, 0.5, pooled), half_of_encoder(2 * remainder, 0.0, strided))
+    return encoder, decoder
 
 
 @final
@@ -245,6 +255,7 @@ class AttributeModule(nn.Module):
         *,
         kl_weight: float = 1.0,
         switch_weight: float = 0.0,
+        independence_weight: float = 0.0,
         labels_only: bool = False,
         generator: torch.Generator | None = None,
     ) -> Tensor:
@@ -255,6 +266,8 @@ class AttributeModule(nn.Module):
             y: attributes ``[B, n]``: 0, 1, or −1 where one is not known.
             kl_weight: of both KL terms; 1 is the bound.
             switch_weight: of :meth:`switch_losses`; 0 leaves them out.
+            independence_weight: of what the remainder tells about known attributes
+                (:func:`~argrad.models.attribute_dependence.dependence`); the same number for the whole batch.
             labels_only: q(a|x) learns from known attributes alone. With few of them, start so: otherwise attributes
                 that are not known settle on whatever helps the reconstruction, before they have their meaning.
             generator: of all noise.
@@ -267,6 +280,8 @@ class AttributeModule(nn.Module):
         total = costs + kl_weight * kl + self.label_losses(q, y, generator=generator)
         if switch_weight > 0:
             total = total + switch_weight * self.switch_losses(held, r, remainder, y, generator=generator)
+        if independence_weight > 0:
+            total = total + independence_weight * dependence(remainder, y)
         return total
 
     def _expected_cost(

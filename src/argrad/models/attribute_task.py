@@ -27,6 +27,7 @@ class AttributeTask:
         held_out: so many of the first are for validation; 0 validates on all.
         kl_weight: of the KL terms.
         switch_weight: of reading switched attributes back.
+        independence_weight: of what the remainder tells about known attributes.
         label_first: epochs in which attributes learn from what is known alone.
         shift: most pixels by which images are moved.
         brightness: most by which they are made darker or brighter.
@@ -42,6 +43,7 @@ class AttributeTask:
         *,
         kl_weight: float,
         switch_weight: float,
+        independence_weight: float,
         label_first: int,
         shift: int,
         brightness: float,
@@ -52,6 +54,7 @@ class AttributeTask:
         end = held_out or len(images)
         self.validation, self.validation_known = images[:end], known[:end]
         self.kl_weight, self.switch_weight, self.label_first = kl_weight, switch_weight, label_first
+        self.independence_weight = independence_weight
         self.epoch = 0
         self.shift, self.brightness, self.epochs = shift, brightness, epochs
         self.device = images.device
@@ -68,6 +71,7 @@ class AttributeTask:
             self.known[batch],
             kl_weight=self.kl_weight,
             switch_weight=self.switch_weight,
+            independence_weight=self.independence_weight,
             labels_only=self.epoch < self.label_first,
             generator=generator,
         )

@@ -40,10 +40,11 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     The code of an image has two parts: its attributes, bits of which some are known for some images, and a continuous
     remainder. Training minimises Eq. (9) of the direct optimisation paper: a bound on −log p(x, y), the attributes that
     are not known through any estimator, and direct loss minimisation on those that are known
-    (:class:`~argrad.models.AttributeModule`). For switching to work the remainder must not carry the attributes. Three
-    things see to that: the decoder is told what is known, so that the KL term pays nothing for repeating it; what was
-    decoded with other attributes must be read, by the model's own encoder, as having them (``switch_weight``); and
-    there is little room (``remainder``).
+    (:class:`~argrad.models.AttributeModule`). For switching to work the remainder must not carry the attributes. Four
+    things see to that: the decoder is told what is known, so that repeating it costs KL and gains nothing; what was
+    decoded with other attributes must be read, by the model's own encoder, as having them (``switch_weight``);
+    remainders with and without an attribute must look alike (``independence_weight``); and there is little room
+    (``remainder``).
 
     Args:
         attribute_names: one word for each column of Y; None calls them "attribute0", "attribute1", ...
@@ -65,6 +66,8 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         label_first: epochs in which the attributes learn from what is known alone, so that they have their meaning
             before the others settle.
         switch_weight: of reading switched attributes back; 0 leaves it out, and halves the time.
+        independence_weight: of what the remainder tells about known attributes, measured batch by batch; 0 leaves it
+            out. It is weighed against the reconstruction, which grows with the number of pixels.
         shift: in training, images are moved by up to so many pixels,
         brightness: and multiplied by a number from 1 − brightness to 1 + brightness.
         epochs: passes over the training data, at most.
@@ -121,6 +124,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         label_weight: float = 20.0,
         label_first: int = 10,
         switch_weight: float = 1.0,
+        independence_weight: float = 0.0,
         shift: int = 0,
         brightness: float = 0.0,
         epochs: int = 100,
@@ -149,6 +153,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.label_weight = label_weight
         self.label_first = label_first
         self.switch_weight = switch_weight
+        self.independence_weight = independence_weight
         self.shift = shift
         self.brightness = brightness
         self.epochs = epochs
@@ -213,6 +218,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             held_out,
             kl_weight=self.kl_weight,
             switch_weight=self.switch_weight,
+            independence_weight=self.independence_weight,
             label_first=self.label_first,
             shift=self.shift,
             brightness=self.brightness,
@@ -351,7 +357,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _check_settings(self) -> None:
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction}")
-        for name in ("kl_weight", "label_first", "switch_weight", "shift", "brightness"):
+        for name in ("kl_weight", "label_first", "switch_weight", "independence_weight", "shift", "brightness"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a number that is not negative, got {getattr(self, name)}")
         if self.switch_weight > 0 and self.law == "perturb":
