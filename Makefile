@@ -18,7 +18,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 # An environment only works where it was made. The stamp holds that place; a copied or moved checkout makes its own.
 MADE_FOR := $(shell test -x $(BIN)/python && cat $(VENV)/.made-for 2>/dev/null)
 ifneq ($(MADE_FOR),$(CURDIR))
-$(VENV)/.made-for $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-browser: FORCE
+$(VENV)/.made-for $(VENV)/.installed $(VENV)/.installed-dev: FORCE
 endif
 
 say = @printf '\n==> %s\n'
@@ -41,7 +41,7 @@ test: lint  ## Run every quick check: style, types, layers, tests, documentation
 	$(say) 'all checks passed'
 
 .PHONY: test-slow
-test-slow: $(VENV)/.installed-dev $(if $(wildcard tests/app),$(VENV)/.installed-browser)  ## Run the tests marked slow
+test-slow: $(VENV)/.installed-dev browser  ## Run the tests marked slow
 	$(say) 'pytest: slow tests'
 	@$(BIN)/python -m pytest -m slow
 
@@ -64,6 +64,11 @@ format: $(VENV)/.installed-dev  ## Lay out the code and apply the safe fixes
 .PHONY: bench
 bench: $(VENV)/.installed  ## Time training steps with every estimator against plain PyTorch
 	@$(BIN)/argrad bench estimators
+
+.PHONY: docs
+docs: $(VENV)/.installed-dev  ## Build the documentation site, to be read without a server or a network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	$(say) 'open $(CURDIR)/build/site/index.html'
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and build output; runs and data stay
@@ -91,11 +96,14 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.made-for
 	@$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-browser: pyproject.toml | $(VENV)/.installed-dev
-	$(say) 'installing the web app and a browser to test it with'
-	@$(PIP) --editable '.[dev,browser]'
-	@$(BIN)/python -m playwright install chromium
-	@touch $(VENV)/.installed $@
+# The tests of the web app and of the documentation use a Chromium that is on the machine, and skip without one.
+.PHONY: browser
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	    if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
+	        printf '\n==> installing Chromium to test the web app with\n'; \
+	        apt-get update -qq && apt-get install -qq -y chromium >/dev/null; \
+	    else echo 'no Chromium here: the tests in a browser will be skipped (apt install chromium)' >&2; fi; }
 
 .PHONY: FORCE
 FORCE:

@@ -15,6 +15,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from argrad._version import __version__
+from argrad.cli.app import App
 from argrad.cli.bench import BENCHMARKS, Bench, benchmark
 from argrad.cli.complete import ACTIONS as COMPLETION_ACTIONS
 from argrad.cli.complete import Complete, complete_command
@@ -43,6 +44,7 @@ Start with
   argrad tokenize --help                  images to grids of codes and back, and new images from a prior over codes
   argrad complete --help                  fill the hole in a picture in several ways
   argrad write --help                     learn to write lines such as those of a text file
+  argrad app                              look inside trained models in a browser
   argrad data list                        data sets, and which are on this machine
 
 `argrad COMMAND --help` explains a command, `argrad --version` prints the version. With --json the last and only line on
@@ -71,6 +73,7 @@ COMMANDS: dict[str, type[Any]] = {
     "write": Write,
     "bench": Bench,
     "data": Data,
+    "app": App,
 }
 
 ACTIONS: dict[str, tuple[Container[str], Callable[[str, Sequence[str]], type[Any]]]] = {

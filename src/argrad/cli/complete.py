@@ -199,23 +199,15 @@ def find_mask(mask: str, size: tuple[int, int], seed: int) -> NDArray[Any]:
 
 def write_completions(path: Path, x: Tensor, mask: Tensor, completed: Tensor, which: Tensor) -> None:
     """One picture of all, an .npz file, or a folder with a picture of each."""
-    import io
-
-    import numpy as np
-    import torch
-
-    from argrad.models.completion_report import as_pictures, with_hole
+    from argrad.models.completion_files import completions_npz, completions_png
+    from argrad.models.completion_report import as_pictures
     from argrad.training.files import write_atomically
     from argrad.training.page import mosaic_png
 
     if path.suffix == ".npz":
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, completions=completed.numpy(), components=which.numpy())
-        return write_atomically(path, buffer.getvalue())
+        return write_atomically(path, completions_npz(completed, which))
     if path.suffix == ".png":
-        pictures = as_pictures(torch.cat([with_hole(x, mask), completed]))
-        zoom = max(1, round(112 / x.shape[-2]))
-        return write_atomically(path, mosaic_png(pictures, columns=min(9, len(pictures)), zoom=zoom)[0])
+        return write_atomically(path, completions_png(x, mask, completed))
     path.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(as_pictures(completed), start=1):
         write_atomically(path / f"{number}.png", mosaic_png(one[None], columns=1)[0])

@@ -300,9 +300,8 @@ class Apply:
         """Read, label, and only then write."""
         if self.threads is not None:
             use_threads(self.threads)
-        import torch
-
         from argrad.data.nifti import read_scan
+        from argrad.models.anatomy_files import label_scan
         from argrad.models.anatomy_run import load_model
         from argrad.models.vae_run import choose_device
         from argrad.training.files import write_atomically
@@ -311,21 +310,20 @@ class Apply:
         scan_path = self.scan.expanduser()
         files = output_files(self.output.expanduser(), scan_path, overwrite=self.overwrite)
         volume = read_scan(scan_path)
-        device = choose_device(self.device)
-        model, table, folder = load_model(self.model.expanduser(), device=device)
-        found = model.segment(torch.from_numpy(volume.data).to(device))
+        model, table, folder = load_model(self.model.expanduser(), device=choose_device(self.device))
+        labelled = label_scan(model, table, volume)
         seconds = time.monotonic() - began
         details = {"scan": scan_path.name, "run": folder.path, "shape": volume.data.shape}
         details["seconds"] = f"{seconds:.1f}"
-        contents = file_contents(files, volume, found.probabilities.cpu().numpy(), table, details)
+        contents = {
+            "output": labelled.label_map(files["output"]),
+            "posterior": labelled.posterior(files["posterior"]),
+            "volumes": labelled.volumes().encode(),
+            "page": labelled.page(scan_path.name, details).encode(),
+        }
         for name, content in contents.items():
             write_atomically(files[name], content)
-        labels = found.labels.cpu()
-        volumes = {
-            name: int((labels == index).sum()) * volume.voxel_volume / 1000
-            for index, name in enumerate(table.names)
-            if index
-        }
+        volumes = labelled.millilitres()
         out.result(
             "\n".join(f"  {name:24s} {value:10.3f} ml" for name, value in volumes.items())
             + f"\nSegmentation: {files['output']}\nPage: {files['page']}"
@@ -354,33 +352,6 @@ def output_files(output: Path, scan: Path, *, overwrite: bool) -> dict[str, Path
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is not a folder; make it first")
     return files
-
-
-def file_contents(
-    files: dict[str, Path], scan: Volume, probabilities: NDArray[np.float32], table: LabelTable, details: dict[str, Any]
-) -> dict[str, bytes]:
-    """The bytes of every file, by what it is."""
-    from argrad.data.nifti import image_bytes
-    from argrad.models.anatomy_page import quality_page, volumes_csv
-
-    indices = probabilities.argmax(0)
-    labels, names = table.to_ids(indices), dict(zip(table.ids, table.names, strict=True))
-    page = quality_page(
-        f"Segmentation of {details['scan']}",
-        scan.data,
-        indices,
-        probabilities,
-        names,
-        scan.voxel_sizes,
-        scan.voxel_volume,
-        details,
-    )
-    return {
-        "output": image_bytes(scan, labels, files["output"]),
-        "posterior": image_bytes(scan, probabilities.transpose(1, 2, 3, 0), files["posterior"]),
-        "volumes": volumes_csv(names, labels, probabilities, scan.voxel_volume).encode(),
-        "page": page.encode(),
-    }
 
 
 @dataclass

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +47,13 @@ def toy_problem(values: int = 10, bits: int | None = None, examples: int = 16, s
     return Problem(Bits(scores), quadratic, f"a random quadratic cost of {bits} bits")
 
 
+BROKEN = (
+    *(ValueError, EOFError, TypeError, AttributeError, KeyError, RuntimeError, SyntaxError, OverflowError, MemoryError),
+    *(struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile),
+)
+"""What NumPy raises for damaged files: some byte of each kind was found by flipping them one by one."""
+
+
 def read_problem(path: Path) -> Problem:
     """The user's own problem: an .npz file with ``logits`` and ``costs``, both ``[examples, k]``.
 
@@ -56,7 +66,7 @@ def read_problem(path: Path) -> Problem:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in getattr(file, "files", ())}
-    except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except BROKEN as error:
         raise ValueError(f"{path} is not an .npz file of plain numbers; write one with numpy.savez") from error
     missing = [name for name in ("logits", "costs") if name not in arrays]
     if missing:

@@ -68,8 +68,7 @@ def quality_page(
         voxel_volume: in cubic millimetres; with a sheared affine it is less than the product of the sizes.
         details: what else to list.
     """
-    # The entropy of the posterior at every voxel, 1 where all labels are equally likely.
-    entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(0) / np.log(len(probabilities))
+    entropy = uncertainty(probabilities)
     found = labels > 0
     millilitres = voxel_volume / 1000
     numbers = {
@@ -104,32 +103,55 @@ def legend_of(structures: Sequence[str]) -> str:
     return "; ".join(f"{colour}: {', '.join(names)}" for colour, names in of_colour.items() if names)
 
 
+def uncertainty(probabilities: NDArray[Any]) -> NDArray[Any]:
+    """The entropy of the posterior ``[labels, ...]`` at every voxel, 1 where all labels are equally likely."""
+    entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-12))).sum(0)
+    share: NDArray[Any] = entropy / np.log(len(probabilities))
+    return share
+
+
+def grey_values(scan: NDArray[Any]) -> NDArray[Any]:
+    """Intensities from 0 to 1, the darkest and the brightest hundredth cut off."""
+    darkest, brightest = np.quantile(scan, (0.01, 0.99))
+    grey: NDArray[Any] = ((scan - darkest) / max(brightest - darkest, 1e-12)).clip(0, 1)
+    return grey
+
+
 def draw_slices(
     scan: NDArray[Any], labels: NDArray[Any], entropy: NDArray[Any], axis: int, voxel_sizes: tuple[float, ...]
 ) -> NDArray[np.float32]:
     """Slices across one axis as colour pictures ``[2 SLICES, 3, H, W]``: the scan with outlines, then uncertainty."""
     places = np.flatnonzero((labels > 0).any(tuple(other for other in range(3) if other != axis)))
     low, high = (places[0], places[-1]) if len(places) else (0, labels.shape[axis] - 1)
-    darkest, brightest = np.quantile(scan, (0.01, 0.99))
-    grey = ((scan - darkest) / max(brightest - darkest, 1e-12)).clip(0, 1)
+    grey = grey_values(scan)
     sizes = [size for other, size in enumerate(voxel_sizes) if other != axis]
-    colours = np.array(list(COLOURS.values()))
     above, below = [], []
     for place in np.linspace(low, high, SLICES + 2)[1:-1].round().astype(int):
-        image, map_, unsure = (enlarge(volume.take(place, axis), sizes) for volume in (grey, labels, entropy))
-        picture = np.repeat(image[None], 3, 0)
-        edge = outline(map_)
-        for channel in range(3):
-            picture[channel][edge] = colours[(map_[edge] - 1) % len(colours), channel]
-        above.append(picture)
-        below.append(np.stack([unsure.clip(0, 1) ** power for power in (0.6, 1.2, 2.0)]))
+        image, map_, unsure = (enlarge(volume.take(place, axis), sizes, PIXELS) for volume in (grey, labels, entropy))
+        above.append(with_outlines(image, map_))
+        below.append(glow(unsure))
     return np.stack(above + below).astype(np.float32)
 
 
-def enlarge(image: NDArray[Any], sizes: list[float]) -> NDArray[Any]:
-    """A slice with square pixels, the second axis upwards, PIXELS high or wide; the nearest voxel is taken."""
+def with_outlines(image: NDArray[Any], map_: NDArray[Any]) -> NDArray[Any]:
+    """A grey slice ``[H, W]`` in colour, ``[3, H, W]``, with the outline of every label of its map."""
+    picture = np.repeat(image[None], 3, 0)
+    edge = outline(map_)
+    colours = np.array(list(COLOURS.values()))
+    for channel in range(3):
+        picture[channel][edge] = colours[(map_[edge] - 1) % len(colours), channel]
+    return picture
+
+
+def glow(unsure: NDArray[Any]) -> NDArray[Any]:
+    """Uncertainty ``[H, W]`` as a picture ``[3, H, W]``: black where it is 0, then red, then white."""
+    return np.stack([unsure.clip(0, 1) ** power for power in (0.6, 1.2, 2.0)])
+
+
+def enlarge(image: NDArray[Any], sizes: Sequence[float], pixels: int) -> NDArray[Any]:
+    """A slice with square pixels, the second axis upwards, so many high or wide; the nearest voxel is taken."""
     extents = [count * size for count, size in zip(image.shape, sizes, strict=True)]
-    scale = PIXELS / max(extents)
+    scale = pixels / max(extents)
     rows, columns = (
         ((np.arange(max(1, round(extent * scale))) + 0.5) / (extent * scale) * count).astype(int).clip(0, count - 1)
         for extent, count in zip(extents, image.shape, strict=True)

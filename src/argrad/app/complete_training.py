@@ -1,0 +1,70 @@
+"""A small completion model, trained from inside the app for those who have none: digits that ship with scikit-learn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+from argrad.app.library import Library
+from argrad.models.completion_report import write_completion_report
+from argrad.models.completion_run import CompletionSettings, completion_config, load_pictures, train_completion
+from argrad.models.completion_scores import evaluate_completion
+from argrad.training import Diverged, RunFolder
+
+__all__ = ["SMALL", "place_for_runs", "train_on_digits"]
+
+SMALL = CompletionSettings(data="digits", hidden=256, learning_rate=2e-3, epochs=30)
+"""Good enough to see several ways to complete a digit, and done in less than half a minute."""
+
+
+@final
+class Steps:
+    """Tells how far training is.
+
+    Args:
+        tell: called with the share that is done and words.
+    """
+
+    def __init__(self, tell: Callable[[float, str], Any]) -> None:
+        self.tell = tell
+        self.steps = 1
+
+    def start(self, steps: int, done: int) -> None:
+        """Training begins."""
+        self.steps = max(1, steps)
+
+    def step(self, done: int, epoch: int, loss: float) -> None:
+        """Some steps later."""
+        self.tell(done / self.steps, f"Epoch {epoch}, loss {loss:.1f}")
+
+    def epoch(self, metrics: dict[str, Any]) -> None:
+        """An epoch is over."""
+
+
+def place_for_runs(library: Library) -> Path:
+    """Where a new run is found by the app; an error that can be shown where there is no such place."""
+    for place in library.places:
+        if not (place / "config.json").exists():
+            return place
+    raise ValueError(
+        "the app was started with single runs, so there is no folder for a new one; start it with a folder of runs, or "
+        "train with argrad complete train"
+    )
+
+
+def train_on_digits(library: Library, tell: Callable[[float, str], Any], settings: CompletionSettings = SMALL) -> Path:
+    """Train into a new run folder, with its report, as `argrad complete train` does; gives the folder."""
+    images = load_pictures(settings.data, settings.split_seed)
+    where = place_for_runs(library) / f"digits-completion-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = RunFolder.create(where, completion_config(settings, images.shape))
+    try:
+        with folder.locked():
+            module, trained = train_completion(settings, folder, images, progress=Steps(tell))
+    except Diverged as diverged:
+        raise ValueError(str(diverged)) from diverged
+    tell(1.0, "Writing the report")
+    scores = evaluate_completion(module, images, masks=settings.masks)
+    write_completion_report(folder.path, module, images, settings, trained.history, scores)
+    return folder.path

@@ -1,0 +1,40 @@
+"""The app as a whole: it starts, shows every tab, keeps to this machine."""
+
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from argrad.app.server import TABS, find_port
+
+
+def test_page_and_report_are_served_with_a_policy(address: str) -> None:
+    with urllib.request.urlopen(address) as answer:
+        assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    with urllib.request.urlopen(f"{address}/report/codes") as answer:
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert b"<h1>" in answer.read()
+
+
+@pytest.mark.parametrize("name", ["nothing", "../codes", "codes/config.json", "%2e%2e/codes"])
+def test_only_reports_of_known_runs_are_served(address: str, name: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{address}/report/{name}")
+    with caught.value as answer:
+        assert answer.code == 404
+
+
+def test_a_port_that_is_taken_is_passed_over(address: str) -> None:
+    taken = int(address.rsplit(":", 1)[1])
+    assert find_port("127.0.0.1", taken) > taken
+
+
+def test_every_tab_opens_in_a_browser(visitor: Any) -> None:
+    """The smoke test: no request leaves the machine, and nothing is complained about."""
+    page = visitor.open("Explore")
+    page.locator(".explore-picture img").first.wait_for()
+    for tab in TABS:
+        visitor.show(tab)
+        page.get_by_role("tabpanel").locator("visible=true").first.wait_for()
+    visitor.check()
