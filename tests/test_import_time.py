@@ -6,6 +6,8 @@ import sys
 
 ROUNDS = 5
 ALLOWED_SECONDS = 0.3
+ALLOWED_SHARE = 0.3
+"""Of what torch takes, where the machine is slow or busy."""
 HEAVY = {"scipy", "sklearn", "numba", "matplotlib", "tyro", "rich", "pooch", "PIL", "safetensors", "gradio", "nibabel"}
 
 
@@ -30,8 +32,9 @@ def test_import_adds_little_to_torch() -> None:
     torch_alone = min(alone for alone, _ in rounds)
     with_argrad = min(both for _, both in rounds)
     added = with_argrad - torch_alone
-    assert added <= ALLOWED_SECONDS, (
-        f"import argrad adds {added:.2f} s to import torch ({torch_alone:.2f} s); allowed: {ALLOWED_SECONDS} s.\n"
+    allowed = max(ALLOWED_SECONDS, ALLOWED_SHARE * torch_alone)
+    assert added <= allowed, (
+        f"import argrad adds {added:.2f} s to import torch ({torch_alone:.2f} s); allowed: {allowed:.2f} s.\n"
         f"See what takes the time: python -X importtime -c 'import torch, argrad'"
     )
 
