@@ -133,6 +133,25 @@ def measure(places: list[Path], visitors: int, duration: float) -> dict[str, Any
     }
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """For the documentation."""
+    times, memory_used = result["answer_seconds"], result["memory_mib"]
+    words = {"all": "all", "/open_run": "open a run", "/redraw": "draw a code anew", "/show": "compare three runs"}
+    lines = [
+        f"{result['visitors']} visitors, {result['clicks']} clicks, {len(result['errors']) or 'no'} errors. The page could "
+        f"be opened {result['start_seconds']:.1f} s after the command. Memory: {memory_used['after a quarter']} MiB after a "
+        f"quarter of the time, {memory_used['at the end']} MiB at the end. Visitors and server share the machine.",
+        "",
+        "| Seconds to an answer | median | 95 % within | slowest |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {words[event]} | {took['median']:.2f} | {took['p95']:.2f} | {took['slowest']:.2f} |"
+        for event, took in times.items()
+    ]
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Read the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])

@@ -20,6 +20,7 @@ TABLES = {
     "speed": ("benchmarks/README.md", "benchmarks/results/estimators.json", "argrad.experiments.bench_estimators"),
     "auto-epsilon": ("docs/estimators.md", "benchmarks/results/epsilon.json", "argrad.experiments.auto_epsilon"),
     "solvers": ("docs/solvers.md", "benchmarks/results/solvers.json", "argrad.experiments.bench_solvers"),
+    "app-load": ("docs/app.md", "benchmarks/results/app.json", "app_load"),
     "table1": ("docs/results.md", "results/table1.json", "argrad.experiments.table1_page"),
     "figure1": ("docs/results.md", "results/figure1.json", "argrad.experiments.figure1"),
     "figure2": ("docs/results.md", "results/figure2.json", "argrad.experiments.figure2"),
