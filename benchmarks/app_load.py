@@ -137,10 +137,12 @@ def markdown(result: dict[str, Any]) -> str:
     """For the documentation."""
     times, memory_used = result["answer_seconds"], result["memory_mib"]
     words = {"all": "all", "/open_run": "open a run", "/redraw": "draw a code anew", "/show": "compare three runs"}
+    early, late = memory_used["after a quarter"], memory_used["at the end"]
     lines = [
-        f"{result['visitors']} visitors, {result['clicks']} clicks, {len(result['errors']) or 'no'} errors. The page could "
-        f"be opened {result['start_seconds']:.1f} s after the command. Memory: {memory_used['after a quarter']} MiB after a "
-        f"quarter of the time, {memory_used['at the end']} MiB at the end. Visitors and server share the machine.",
+        f"{result['visitors']} visitors, {result['clicks']} clicks, {len(result['errors']) or 'no'} errors. "
+        f"The page could be opened {result['start_seconds']:.1f} s after the command. "
+        f"Memory: {early} MiB after a quarter of the time, {late} MiB at the end. "
+        "Visitors and server share the machine.",
         "",
         "| Seconds to an answer | median | 95 % within | slowest |",
         "|---|---|---|---|",
