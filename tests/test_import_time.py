@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-ROUNDS = 5
+ROUNDS = 3
 ALLOWED_SECONDS = 0.3
 ALLOWED_SHARE = 0.3
 """Of what torch takes, where the machine is slow or busy."""

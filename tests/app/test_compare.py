@@ -33,7 +33,7 @@ def records(library: Library) -> list[Record]:
 
 def record(name: str = "run", kind: Kind = "vae", losses: tuple[float, ...] = (3.0, 2.0, 2.5), **config: Any) -> Record:
     rows = [{"epoch": n + 1, "loss": loss, "seconds": 2.0 * (n + 1)} for n, loss in enumerate(losses)]
-    return Record(Run(name, Path("/nowhere"), kind, config, True), rows)
+    return Record(Run(name, Path("/nowhere"), kind, config), rows)
 
 
 def test_facts_of_a_run(records: list[Record]) -> None:
@@ -68,7 +68,7 @@ def test_the_table_links_to_each_report_and_escapes_names(records: list[Record])
     page = table_html(records)
     assert re.findall(r'href="([^"]*)"', page) == ["/report/codes", "/report/bits"]
     assert "Accuracy" not in page
-    odd = Run("a b/<i>?", records[0].run.path, "vae", {}, True)
+    odd = Run("a b/<i>?", records[0].run.path, "vae", {})
     assert 'href="/report/a%20b/%3Ci%3E%3F"' in report_link(odd)
     assert "&lt;i&gt;" in report_link(odd)
     assert "<b>" not in table_html([record("<b>", data="<b>")])
@@ -106,7 +106,7 @@ def test_curves_show_every_run_with_a_label() -> None:
 
 def test_runs_without_metrics_can_be_compared(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "los')
-    broken = read_record(Run("broken", tmp_path, "segment", {}, True))
+    broken = read_record(Run("broken", tmp_path, "segment", {}))
     assert broken.history == []
     assert broken.best is None
     assert "broken" in table_html([broken, record()])
@@ -143,8 +143,8 @@ def test_a_run_that_cannot_be_loaded_does_not_hide_the_others(library: Library, 
     codes = library.find("codes")
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / "config.json").write_text(json.dumps({**codes.config, "data": "/no/<such>/data"}))
-    lost = Run("lost", tmp_path, "vae", {}, True)
-    page = cards_html(library, [lost, codes, Run("scan", tmp_path, "segment", {}, True)])
+    lost = Run("lost", tmp_path, "vae", {})
+    page = cards_html(library, [lost, codes, Run("scan", tmp_path, "segment", {})])
     assert page.count("<section>") == 3
     assert "<such>" not in page
     assert "The image of every code of codes" in page

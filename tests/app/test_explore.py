@@ -105,7 +105,7 @@ def test_a_run_is_described_with_a_link_to_its_report(library: Library) -> None:
     words = about_html(run, open_explorable(library, run))
     assert 'href="/report/codes"' in words
     assert "on digits" in words
-    odd = Run("a b/<i>", run.path, run.kind, {**run.config, "data": "<b>"}, True)
+    odd = Run("a b/<i>", run.path, run.kind, {**run.config, "data": "<b>"})
     words = about_html(odd, open_explorable(library, run))
     assert 'href="/report/a%20b/%3Ci%3E"' in words
     assert "<b>" not in words

@@ -48,6 +48,7 @@ def test_what_is_no_finished_run_is_left_out(tmp_path: Path) -> None:
     make(tmp_path / "broken", "{")
     make(tmp_path / "list", "[]")
     make(tmp_path / "foreign", {"task": "fly"})
+    make(tmp_path / "odd", {"task": []})
     make(tmp_path / "begun", VAE, weights=False)
     make(tmp_path / "whole", VAE)
     make(tmp_path / "whole" / "likelihood", {"task": "write"})  # a stage of the run, not a run

@@ -22,6 +22,7 @@ def test_twenty_visitors_click_for_a_minute(runs: Path) -> None:
     assert child.returncode == 0, child.stdout + child.stderr
     found = json.loads(child.stdout)
     assert found["errors"] == []
+    assert found["finished"] == 20
     assert found["clicks"] > 200
     assert found["answer_seconds"]["all"]["p95"] < 3
     assert found["memory_mib"]["at the end"] < found["memory_mib"]["after a quarter"] + 100

@@ -1,5 +1,6 @@
 """The app as a whole: it starts, shows every tab, keeps to this machine."""
 
+import http.client
 import urllib.error
 import urllib.request
 from typing import Any
@@ -23,6 +24,32 @@ def test_only_reports_of_known_runs_are_served(address: str, name: str) -> None:
         urllib.request.urlopen(f"{address}/report/{name}")
     with caught.value as answer:
         assert answer.code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "code"),
+    [
+        ("GET", "/", {"Host": "elsewhere.example"}, 403),  # another name for this machine's address
+        ("POST", "/gradio_api/queue/join", {"Origin": "http://elsewhere.example"}, 403),
+        ("POST", "/gradio_api/queue/join", {"Origin": "null"}, 403),
+        ("POST", "/gradio_api/upload", {"Content-Length": str(10**9)}, 413),
+        ("POST", "/gradio_api/upload", {"Transfer-Encoding": "chunked"}, 413),
+    ],
+)
+def test_other_pages_and_huge_uploads_are_refused(
+    address: str, method: str, path: str, headers: dict[str, str], code: int
+) -> None:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        if method == "POST" and "upload" not in path:
+            connection.putheader("Content-Length", "0")
+        connection.endheaders()
+        assert connection.getresponse().status == code
+    finally:
+        connection.close()
 
 
 def test_a_port_that_is_taken_is_passed_over(address: str) -> None:

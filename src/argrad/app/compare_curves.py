@@ -58,6 +58,7 @@ def curves(records: Sequence[Record], by: By) -> Figure:
             fontsize=8.5,
             va="center",
             annotation_clip=False,
+            parse_math=False,
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "linestyle": DASHES[number]},
         )
     return drawing

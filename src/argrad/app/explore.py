@@ -324,6 +324,8 @@ def explore_tab(library: Library) -> None:
 
     @explained
     def train_here(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 (how Gradio is asked for it)
+        if library.names(*EXPLORABLE):  # another visitor was faster, or somebody asked for it without the button
+            return ["", *refresh(None)]
         progress(0, desc="Starting")
         folder = train_digits(
             place_to_train(library.places), told=lambda done, of: progress((done, of), desc="Training", unit="epochs")
@@ -353,5 +355,5 @@ def explore_tab(library: Library) -> None:
     examples.select(look_at_example, run, found, show_progress="hidden")
     upload.upload(look_at_upload, [run, upload], found, show_progress="minimal")
     exchange.click(look_at_exchanged, looked, found, show_progress="hidden")
-    train.click(train_here, None, [trained, *listed], show_progress_on=trained)
+    train.click(train_here, None, [trained, *listed], show_progress_on=trained, concurrency_limit=1)
     writing_box(library)

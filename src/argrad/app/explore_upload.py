@@ -35,7 +35,10 @@ def fit_picture(path: Path | str, shape: tuple[int, ...], binarization: Binariza
     path = Path(path)
     check_picture(path)
     colour = len(shape) == 3 and shape[0] == 3
-    pixels = read_picture(path, colour="rgb" if colour else "grey")
+    try:
+        pixels = read_picture(path, colour="rgb" if colour else "grey")
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(path), path.name)) from None
     full = 255 if pixels.dtype == np.uint8 else 1
     values = torch.from_numpy(pixels.astype(np.float32) / full)
     height, width = values.shape[-2:]

@@ -122,11 +122,11 @@ def best_epsilon(known: ClosedForm, averaged: int, *, two_sided: bool = False) -
     sides = (known.bias_two_sided, known.standard_deviation_two_sided)
     bias, deviation = sides if two_sided else (known.bias, known.standard_deviation)
     errors = error_curve(bias, deviation, averaged)
-    error, epsilon = min(
-        (error, epsilon)
-        for error, epsilon in zip(errors, known.epsilons, strict=True)
-        if LOWEST <= epsilon <= HIGHEST and math.isfinite(error)
-    )
+    pairs = zip(errors, known.epsilons, strict=True)
+    shown = [(error, epsilon) for error, epsilon in pairs if LOWEST <= epsilon <= HIGHEST and math.isfinite(error)]
+    if not shown:
+        raise ValueError("the costs of this problem are too large to compute with; give them in a larger unit")
+    error, epsilon = min(shown)
     return epsilon, error
 
 

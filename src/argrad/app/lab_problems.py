@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -136,7 +135,7 @@ class Problems:
         self.library = library
         self._kept: OrderedDict[tuple[Any, ...], Studied] = OrderedDict()
         self._looking = threading.Lock()
-        self._training = threading.Lock()
+        self._making = threading.Lock()
 
     def find(self, choice: Choice) -> Studied:
         """The problem that somebody chose; an error that can be shown where it cannot be made."""
@@ -144,8 +143,9 @@ class Problems:
         found = self._look_up(key)
         if found is not None:
             return found
-        # Two visitors who want the same digits train them once. Everything else is quick, and waits for nobody.
-        with self._training if choice.source in STEPS else nullcontext():
+        # One at a time: two visitors who want the same digits train them once, and PyTorch's own generator, from which
+        # first weights come, is one for all.
+        with self._making:
             found = self._look_up(key) or make()
         with self._looking:
             self._kept[key] = found

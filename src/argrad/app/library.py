@@ -6,7 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
 
@@ -44,14 +44,12 @@ class Run:
         path: of the folder.
         kind: what was trained.
         config: its settings.
-        finished: whether there are weights to look at.
     """
 
     name: str
     path: Path
     kind: Kind
     config: dict[str, Any]
-    finished: bool
 
     @property
     def report(self) -> Path | None:
@@ -70,22 +68,30 @@ class Library:
 
     def __init__(self, places: Sequence[Path | str]) -> None:
         self.places = [Path(place).expanduser().resolve() for place in places]
-        self._loaded: OrderedDict[tuple[Path, int, str], Any] = OrderedDict()
+        self._seen: dict[str, Run] = {}
+        """The runs of the last scan, by name."""
+        self._loaded: OrderedDict[tuple[Path, float, str], Any] = OrderedDict()
+        self._loading = threading.Lock()
+        """Held while a model is loaded; whoever wants one that is there already does not wait for it."""
         self._lock = threading.Lock()
         self._made: OrderedDict[tuple[Any, ...], str] = OrderedDict()
 
     def runs(self, *kinds: Kind) -> list[Run]:
         """All runs with weights, or those of some kinds, the newest first."""
+        return [run for run in self._scan() if not kinds or run.kind in kinds]
+
+    def _scan(self) -> list[Run]:
         found: dict[str, tuple[float, Run]] = {}
         for place in self.places:
             for path in run_folders(place, DEPTH):
-                run = read_run(path, place)
-                if run is None or not run.finished or (kinds and run.kind not in kinds):
+                run, written = read_run(path, place), when_written(path)
+                if run is None or written is None:
                     continue
                 name = run.name
                 while name in found and found[name][1].path != path:
                     name += "′"  # the same name below another place
-                found[name] = (path.joinpath("model.safetensors").stat().st_mtime, Run(name, path, *fields_after(run)))
+                found[name] = (written, replace(run, name=name))
+        self._seen = {name: run for name, (_, run) in found.items()}
         return [run for _, run in sorted(found.values(), key=lambda pair: (-pair[0], pair[1].name))]
 
     def names(self, *kinds: Kind) -> list[str]:
@@ -96,9 +102,12 @@ class Library:
         """The run of that name; an error that can be shown where it is gone, or of another kind."""
         if not name:
             raise ValueError("choose a run first")
-        for run in self.runs(*kinds):
-            if run.name == name:
-                return run
+        run = self._seen.get(name)
+        if run is None or when_written(run.path) is None:
+            self._scan()
+            run = self._seen.get(name)
+        if run is not None and (not kinds or run.kind in kinds):
+            return run
         raise ValueError(f"there is no run {name!r} any more; reload the page to see which there are")
 
     def load(self, run: Run, loader: Callable[[Path], Loaded]) -> Loaded:
@@ -106,22 +115,36 @@ class Library:
 
         Loaders run one at a time: two visitors who open the same run load it once.
         """
-        key = (run.path, run.path.joinpath("model.safetensors").stat().st_mtime_ns, loader.__qualname__)
+        written = when_written(run.path)
+        if written is None:
+            raise ValueError(f"the weights of {run.name} are gone; reload the page to see which runs there are")
+        key = (run.path, written, loader.__qualname__)
+        kept = self._look_up(key)
+        if kept is None:
+            with self._loading:
+                kept = self._look_up(key)
+                if kept is None:
+                    kept = loader(run.path)
+                    with self._lock:
+                        self._loaded[key] = kept
+                        while len(self._loaded) > KEPT:
+                            self._loaded.popitem(last=False)
+        loaded: Loaded = kept
+        return loaded
+
+    def _look_up(self, key: tuple[Path, float, str]) -> Any:
         with self._lock:
-            if key not in self._loaded:
-                self._loaded[key] = loader(run.path)
-                while len(self._loaded) > KEPT:
-                    self._loaded.popitem(last=False)
-            self._loaded.move_to_end(key)
-            loaded: Loaded = self._loaded[key]
-            return loaded
+            if key in self._loaded:
+                self._loaded.move_to_end(key)
+            return self._loaded.get(key)
 
     def once(self, what: str, runs: Sequence[Run], make: Callable[[], str]) -> str:
         """A piece of a page about some runs, made once and shown to all until the files of a run change.
 
         Two visitors who ask at the same moment may both make it; nobody waits.
         """
-        key = (what, *((run.name, run.path, last_change(run)) for run in runs))
+        files = ("model.safetensors", "metrics.jsonl")
+        key = (what, *((run.name, run.path, *(when_written(run.path, file) for file in files)) for run in runs))
         found = self._made.get(key)
         if found is None:
             found = make()
@@ -132,14 +155,12 @@ class Library:
         return found
 
 
-def last_change(run: Run) -> int:
-    """When a run was last written to, in nanoseconds; folders tell when files in them are replaced."""
-    return max(path.stat().st_mtime_ns for path in (run.path, run.path / "model.safetensors"))
-
-
-def fields_after(run: Run) -> tuple[Kind, dict[str, Any], bool]:
-    """All fields but name and path."""
-    return run.kind, run.config, run.finished
+def when_written(path: Path, file: str = "model.safetensors") -> float | None:
+    """When the weights in a run folder, or another file, were written; None where there are none, or not any more."""
+    try:
+        return path.joinpath(file).stat().st_mtime
+    except OSError:
+        return None
 
 
 def run_folders(place: Path, depth: int) -> list[Path]:
@@ -148,7 +169,10 @@ def run_folders(place: Path, depth: int) -> list[Path]:
         return [place]
     if depth == 0 or not place.is_dir():
         return []
-    below = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    try:
+        below = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:  # not ours to look into
+        return []
     return [found for path in below for found in run_folders(path, depth - 1)]
 
 
@@ -162,7 +186,7 @@ def read_run(path: Path, place: Path) -> Run | None:
     if kind is None:
         return None
     name = path.name if path == place else path.relative_to(place).as_posix()
-    return Run(name, path, kind, config, (path / "model.safetensors").is_file())
+    return Run(name, path, kind, config)
 
 
 def kind_of(config: Any) -> Kind | None:
@@ -172,4 +196,4 @@ def kind_of(config: Any) -> Kind | None:
     if config.get("kind") == "anatomical segmentation":
         return "segment"
     task = config.get("task", "vae" if "latent" in config and "estimator" in config else None)
-    return task if task in KINDS else None
+    return task if isinstance(task, str) and task in KINDS else None

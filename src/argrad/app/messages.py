@@ -7,6 +7,7 @@ import html
 import inspect
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gradio as gr
@@ -48,8 +49,17 @@ def as_message(error: Exception) -> gr.Error:
     """What to show for an error."""
     if isinstance(error, gr.Error):
         return error
+    if isinstance(error, FileNotFoundError):
+        return gr.Error(
+            "That file is gone: uploads are removed after an hour. Upload it again, or reload the page.",
+            title="That cannot be done",
+            print_exception=False,
+        )
     if isinstance(error, ValueError | OSError):
-        words = html.escape(" ".join(str(error).split()))
+        said = str(error)
+        if isinstance(error, OSError) and error.filename is not None:  # no visitor's business where it lies
+            said = f"{Path(str(error.filename)).name}: {error.strerror}"
+        words = html.escape(" ".join(said.split()))
         return gr.Error(words[:1].upper() + words[1:], title="That cannot be done", print_exception=False)
     log.exception("an event failed")
     return gr.Error(

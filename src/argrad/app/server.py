@@ -6,8 +6,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, final
+from urllib.parse import urlsplit
 
 # Before Gradio is imported: no telemetry, no look for newer versions, nothing from a hub.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -17,6 +18,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 import fastapi
 import gradio as gr
 import uvicorn
+from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,6 +38,7 @@ TABS: dict[str, Callable[[Library], None]] = {
     "Segment": segment_tab,
     "Complete": complete_tab,
 }
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 LARGEST_UPLOAD = 64 * 2**20
 """Bytes. A scan of 256³ voxels in 16 bits takes 32 MiB even before compression."""
 KEEP_FILES = 3600
@@ -68,7 +71,16 @@ def build(library: Library) -> gr.Blocks:
 
 @final
 class Restrict:
-    """Adds the headers that keep the browser from asking anybody else; streams pass through as they are."""
+    """Keeps the page to itself; streams pass through as they are.
+
+    Answers get headers that keep the browser from asking anybody else. What another web page in the same browser sends
+    is refused: its origin is not the host, or, where it has given itself this machine's address, the host is not this
+    machine's name. So are uploads that are too large, or do not say how large they are.
+
+    Args:
+        app: what answers.
+        hosts: names under which the page may be opened; None for any.
+    """
 
     HEADERS = (
         (b"content-security-policy", POLICY.encode()),
@@ -76,11 +88,29 @@ class Restrict:
         (b"referrer-policy", b"no-referrer"),
     )
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
+        self.app, self.hosts = app, hosts
+
+    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Why a request is not answered, if so."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
+            return 403, f"this page is not served under the name {host}"
+        if scope["method"] not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != host:
+            return 403, "requests from other pages are not answered"
+        if scope["method"] == "POST" and scope["path"].endswith("/upload"):
+            length = headers.get("content-length", "")
+            if not length.isdigit() or int(length) > LARGEST_UPLOAD + 2**20:
+                return 413, f"uploads are limited to {LARGEST_UPLOAD // 2**20} MiB"
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        refused = self.refusal(scope) if scope["type"] == "http" else None
+        if refused is not None:
+            await PlainTextResponse(refused[1], status_code=refused[0])(scope, receive, send)
+            return
 
         async def send_restricted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -90,11 +120,11 @@ class Restrict:
         await self.app(scope, receive, send_restricted)
 
 
-def make_application(library: Library) -> fastapi.FastAPI:
-    """The web application: the page, and the report of every run."""
+def make_application(library: Library, hosts: Collection[str] | None = None) -> fastapi.FastAPI:
+    """The web application: the page, and the report of every run; under these names alone, or any."""
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
-    application.add_middleware(Restrict)
+    application.add_middleware(Restrict, hosts=hosts)
 
     def report(name: str) -> Response:
         for run in library.runs():
@@ -138,7 +168,7 @@ def find_port(host: str, wanted: int) -> int:
 
 def make_server(library: Library, host: str, port: int) -> uvicorn.Server:
     """A server that is ready to run."""
-    application = make_application(library)
+    application = make_application(library, THIS_MACHINE if host in THIS_MACHINE else None)
     # An open page keeps a connection for as long as it is open; Ctrl-C does not wait for that.
     config = uvicorn.Config(
         application, host=host, port=port, log_level="warning", ws="none", timeout_graceful_shutdown=1

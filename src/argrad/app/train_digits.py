@@ -7,6 +7,7 @@ should notice neither.
 from __future__ import annotations
 
 import datetime
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,7 @@ def train_digits(place: Path, *, epochs: int = EPOCHS, told: Callable[[int, int]
                 process.wait()
         if process.returncode != 0:
             said.seek(0)
+            shutil.rmtree(folder, ignore_errors=True)
             lines = said.read().decode(errors="replace").strip().splitlines() or ["it ended without a word"]
             raise ValueError(f"training stopped: {lines[-1]}")
     return folder

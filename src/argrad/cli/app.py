@@ -12,8 +12,6 @@ from argrad.cli.out import Out, use_threads
 
 __all__ = ["App"]
 
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-
 
 @dataclass
 class App:
@@ -49,7 +47,7 @@ class App:
         out.say("Loading …")
         use_threads(1)  # several visitors share the cores; a model this small gains nothing from more than one
         from argrad.app.library import Library
-        from argrad.app.server import find_port, serve
+        from argrad.app.server import THIS_MACHINE, find_port, serve
 
         library = Library(self.runs or [Path("runs")])
         found = len(library.runs())
