@@ -246,7 +246,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interruption_saves_and_says_how_to_go_on(number, capsys):
     arguments = ["--hidden", "16", "--epochs", "4", "--seed", "5", "--batch-size", "10"]
     assert cli.main(["train", *arguments, "--run-folder", "whole"]) == 0

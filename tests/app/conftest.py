@@ -23,6 +23,7 @@ SCAN = (20, 24, 16)
 """Voxels of the scans that the segmentation run is trained on."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the app share trained runs and servers, so they go to one worker."""
     for item in items:
