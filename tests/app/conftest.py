@@ -23,14 +23,6 @@ SCAN = (20, 24, 16)
 """Voxels of the scans that the segmentation run is trained on."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the app share trained runs and servers, so they go to one worker."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("app"))
-
-
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two small runs on digits, `codes` and `bits`, each with its report. Do not change it."""
