@@ -22,7 +22,7 @@ from argrad.app.complete_picture import (
     read_upload,
 )
 from argrad.app.complete_result import complete, show_hole
-from argrad.app.complete_training import SMALL, place_for_runs, train_on_digits
+from argrad.app.complete_training import SMALL, train_on_digits
 from argrad.app.library import Library
 
 
@@ -143,11 +143,11 @@ def huge_png(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
-        (b"", "not a picture"),
-        (b"not a picture at all", "not a picture"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture"),
-        (huge_png(6000), "6,000 × 6,000 pixels, too many"),
-        (huge_png(20000), "exceeds limit|too many"),
+        (b"", "is empty"),
+        (b"not a picture at all", "no picture that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture that can be read"),
+        (huge_png(6000), "6000 × 6000 pixels, more than 25 million"),
+        (huge_png(20000), "pixels, more than 25 million"),
         (huge_png(8), "cannot be read as an image"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_small_model_can_be_trained(tmp_path: Path) -> None:
     assert told[-1] == 1
     assert load_completer(path).sample(1).shape == (8, 8)
     with pytest.raises(ValueError, match="started with single runs"):
-        place_for_runs(Library([path]))
+        Library([path]).place_for_new_run()
 
 
 def completions(page: Any) -> list[str]:

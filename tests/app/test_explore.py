@@ -19,8 +19,8 @@ from argrad.app.explore import Explore, about_html, check_seed, gallery_of, in_w
 from argrad.app.explore_grid import NOTHING, axes, grid_html, spaced, usual_axes
 from argrad.app.explore_pictures import image_html
 from argrad.app.explore_posterior import posterior_html
-from argrad.app.explore_upload import MOST_PIXELS, check_picture, fit_picture
 from argrad.app.library import Library, Run
+from argrad.app.uploaded_picture import MOST_PIXELS, check_picture, fit_picture
 
 
 class Made:

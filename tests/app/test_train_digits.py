@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argrad.app.library import Library
-from argrad.app.train_digits import new_folder, place_to_train, train_digits
+from argrad.app.train_digits import new_folder, train_digits
 
 
 def test_who_asks_at_once_gets_a_folder_of_their_own(tmp_path: Path) -> None:
@@ -21,9 +21,9 @@ def test_a_place_for_new_runs_is_no_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")
-    assert place_to_train([run, tmp_path / "runs"]) == tmp_path / "runs"
-    with pytest.raises(ValueError, match="started on single runs"):
-        place_to_train([run])
+    assert Library([run, tmp_path / "runs"]).place_for_new_run() == tmp_path / "runs"
+    with pytest.raises(ValueError, match="started with single runs"):
+        Library([run]).place_for_new_run()
 
 
 def test_a_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from argrad.models.completion_run import CompletionSettings, completion_config, 
 from argrad.models.completion_scores import evaluate_completion
 from argrad.training import Diverged, RunFolder
 
-__all__ = ["SMALL", "place_for_runs", "train_on_digits"]
+__all__ = ["SMALL", "train_on_digits"]
 
 SMALL = CompletionSettings(data="digits", hidden=256, learning_rate=2e-3, epochs=30)
 """Good enough to see several ways to complete a digit, and done in less than half a minute."""
@@ -43,21 +43,10 @@ class Steps:
         """An epoch is over."""
 
 
-def place_for_runs(library: Library) -> Path:
-    """Where a new run is found by the app; an error that can be shown where there is no such place."""
-    for place in library.places:
-        if not (place / "config.json").exists():
-            return place
-    raise ValueError(
-        "the app was started with single runs, so there is no folder for a new one; start it with a folder of runs, or "
-        "train with argrad complete train"
-    )
-
-
 def train_on_digits(library: Library, tell: Callable[[float, str], Any], settings: CompletionSettings = SMALL) -> Path:
     """Train into a new run folder, with its report, as `argrad complete train` does; gives the folder."""
     images = load_pictures(settings.data, settings.split_seed)
-    where = place_for_runs(library) / f"digits-completion-{time.strftime('%Y%m%d-%H%M%S')}"
+    where = library.place_for_new_run() / f"digits-completion-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = RunFolder.create(where, completion_config(settings, images.shape))
     try:
         with folder.locked():

@@ -19,11 +19,11 @@ from argrad.app.explore_controls import Controls, form_of
 from argrad.app.explore_grid import NOTHING, axes, grid_html, usual_axes
 from argrad.app.explore_pictures import image_html, pixels_of
 from argrad.app.explore_posterior import posterior_html
-from argrad.app.explore_upload import fit_picture
 from argrad.app.explore_writing import writing_box
 from argrad.app.library import KINDS, Library, Run
 from argrad.app.messages import explained
-from argrad.app.train_digits import place_to_train, train_digits
+from argrad.app.train_digits import train_digits
+from argrad.app.uploaded_picture import fit_picture
 
 __all__ = ["explore_tab"]
 
@@ -328,7 +328,7 @@ def explore_tab(library: Library) -> None:
             return ["", *refresh(None)]
         progress(0, desc="Starting")
         folder = train_digits(
-            place_to_train(library.places), told=lambda done, of: progress((done, of), desc="Training", unit="epochs")
+            library.place_for_new_run(), told=lambda done, of: progress((done, of), desc="Training", unit="epochs")
         )
         name = next((found.name for found in library.runs(*EXPLORABLE) if found.path == folder), None)
         return ["", *refresh(name)]

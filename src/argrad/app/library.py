@@ -110,6 +110,15 @@ class Library:
             return run
         raise ValueError(f"there is no run {name!r} any more; reload the page to see which there are")
 
+    def place_for_new_run(self) -> Path:
+        """The first place that may hold a new run; an error that can be shown where each is a run itself."""
+        for place in self.places:
+            if not (place / "config.json").exists():
+                return place
+        raise ValueError(
+            "the app was started with single runs, so there is no folder for a new one; start it with a folder of runs"
+        )
+
     def load(self, run: Run, loader: Callable[[Path], Loaded]) -> Loaded:
         """What the loader makes of a run's folder, kept for the next visitor until the run's weights change.
 

@@ -127,10 +127,13 @@ def make_application(library: Library, hosts: Collection[str] | None = None) -> 
     application.add_middleware(Restrict, hosts=hosts)
 
     def report(name: str) -> Response:
-        for run in library.runs():
-            if run.name == name and run.report is not None:
-                return FileResponse(run.report, media_type="text/html")
-        return PlainTextResponse(f"there is no report of a run {name!r}", status_code=404)
+        try:
+            page = library.find(name).report
+        except ValueError as error:
+            return PlainTextResponse(str(error), status_code=404)
+        if page is None:
+            return PlainTextResponse(f"there is no report of the run {name!r}", status_code=404)
+        return FileResponse(page, media_type="text/html")
 
     application.add_api_route("/report/{name:path}", report)
     page = build(library)

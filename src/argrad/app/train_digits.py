@@ -12,23 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["EPOCHS", "place_to_train", "train_digits"]
+__all__ = ["EPOCHS", "train_digits"]
 
 EPOCHS = 150
 """As in `argrad demo`."""
 POLL_SECONDS = 0.2
 """How often progress is looked for."""
-
-
-def place_to_train(places: Sequence[Path]) -> Path:
-    """The first folder that may hold a new run; an error where each is a run itself."""
-    for place in places:
-        if not (place / "config.json").exists():
-            return place
-    raise ValueError("the app was started on single runs, so there is no folder for a new one; start argrad app runs/")
 
 
 def new_folder(place: Path, name: str) -> Path:

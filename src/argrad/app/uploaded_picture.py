@@ -12,7 +12,7 @@ from torch import Tensor
 from argrad.data.binarization import Binarization, binarize
 from argrad.data.folder import read_picture
 
-__all__ = ["fit_picture"]
+__all__ = ["fit_picture", "read_uploaded"]
 
 LARGEST_FILE = 20 * 2**20
 """Bytes."""
@@ -32,17 +32,9 @@ def fit_picture(path: Path | str, shape: tuple[int, ...], binarization: Binariza
     Returns:
         the image, and what was done to the picture, in words.
     """
-    path = Path(path)
-    check_picture(path)
-    colour = len(shape) == 3 and shape[0] == 3
-    try:
-        pixels = read_picture(path, colour="rgb" if colour else "grey")
-    except ValueError as error:
-        raise ValueError(str(error).replace(str(path), path.name)) from None
-    full = 255 if pixels.dtype == np.uint8 else 1
-    values = torch.from_numpy(pixels.astype(np.float32) / full)
+    values = read_uploaded(Path(path), shape)
     height, width = values.shape[-2:]
-    done = ["made " + ("colour" if colour else "grey")]
+    done = ["made " + ("colour" if is_colour(shape) else "grey")]
     values, cut = cut_centre(values, shape[-2:])
     if cut:
         done.append("the middle cut out")
@@ -52,6 +44,24 @@ def fit_picture(path: Path | str, shape: tuple[int, ...], binarization: Binariza
         values = binarize(values, "round")
         done.append("each pixel rounded to black or white, as in training")
     return values.reshape(shape), f"Your picture: {', '.join(done)}."
+
+
+def is_colour(shape: tuple[int, ...]) -> bool:
+    """Whether images of a shape have three channels."""
+    return len(shape) == 3 and shape[0] == 3
+
+
+def read_uploaded(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """A picture in its own size, ``[*channels, h, w]`` from 0 to 1, grey or colour as images of a shape are.
+
+    What kind of file it is is seen from its contents, not from its name.
+    """
+    check_picture(path)
+    try:
+        pixels = read_picture(path, colour="rgb" if is_colour(shape) else "grey")
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(path), path.name)) from None
+    return torch.from_numpy(pixels.astype(np.float32) / (255 if pixels.dtype == np.uint8 else 1))
 
 
 def check_picture(path: Path) -> None:
