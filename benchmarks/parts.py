@@ -1,24 +1,26 @@
 """Run the long experiments in parts, on machines that have the source, torch and numpy, and nothing else of argrad's.
 
-python benchmarks/parts.py pack IMAGES                           # here: MNIST, Fashion-MNIST and Omniglot as arrays
+python benchmarks/parts.py pack IMAGES                           # here: the images, compressed to a third
 python benchmarks/parts.py try IMAGES OUT table1:mnist figure6   # there: a minute of everything, to see that it works
 python benchmarks/parts.py run IMAGES OUT table1:mnist figure6   # there: each part writes OUT/PART.json
 python benchmarks/parts.py assemble OUT                          # here: results/NAME.json of what has all its parts
 
-`try` runs parts with very small settings into OUT/try, says how long each took, and goes on after one that fails. A
-part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of table1, the
-rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the commit that
-ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
+`try` runs parts with very small settings and few images into OUT/try, says how long each took, and goes on after one
+that fails. A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of
+table1, the rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the
+commit that ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
-step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion (of
+step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
 Fashion-MNIST: it is added to the faces in results/completion.json). table2:DATA:METHOD, tokenizer:DATA:METHOD and
 hashing:DATA:LOSS:METHOD are smaller parts of the same. Hippocampus and whole brain read their scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import lzma
 import sys
 import time
 import traceback
@@ -43,6 +45,10 @@ from argrad.experiments.provenance import command_line, provenance  # noqa: E402
 from argrad.training.files import write_json  # noqa: E402
 
 DATASETS = ("mnist", "fashion-mnist", "omniglot")
+GREY = ("fashion-mnist", "omniglot")
+"""Packed in shades of grey; others are rounded to bits, which is all that is asked of them."""
+MOST_IMAGES: int | None = None
+"""Images that are loaded of each split; `try` takes few."""
 ALONE = {
     "epsilon-learning-rate": ("epsilon_learning_rate", "EpsilonLearningRate"),
     "step-profile": ("step_profile", "StepProfile"),
@@ -70,9 +76,11 @@ def here(command: str) -> dict[str, Any]:
 
 def load_packed(folder: Path, name: str, *, binarize: Literal["round", "none"] = "round") -> Images:
     """What `argrad.data.load` gives, from packed arrays."""
-    packed = np.load(folder / f"{name}.npz")
-    arrays = {key: torch.from_numpy(packed[key]) for key in packed.files if key != "full_scale"}
+    packed = np.load(io.BytesIO(lzma.decompress((folder / f"{name}.npz.xz").read_bytes())))
+    arrays = {key: torch.from_numpy(packed[key])[:MOST_IMAGES] for key in packed.files if key != "full_scale"}
     scale = int(packed["full_scale"])
+    if binarize == "none" and name not in GREY:
+        raise ValueError(f"{name} was packed as bits; add it to GREY")
     if binarize == "round":
         for part in ("train", "validation", "test"):
             arrays[part] = (arrays[part] > scale / 2).to(torch.uint8)
@@ -84,9 +92,11 @@ def pack(folder: Path) -> None:
     """Write the images of all data sets."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in DATASETS:
-        images = argrad.data.load(name, binarize="none")
+        images = argrad.data.load(name, binarize="none" if name in GREY else "round")
         arrays = {key: getattr(images, key).numpy() for key in ARRAYS if getattr(images, key) is not None}
-        np.savez_compressed(folder / f"{name}.npz", **arrays, full_scale=images.full_scale)
+        plain = io.BytesIO()
+        np.savez(plain, **arrays, full_scale=images.full_scale)
+        (folder / f"{name}.npz.xz").write_bytes(lzma.compress(plain.getvalue()))
 
 
 # --------------------------------------------------------------------------------------------------------- experiments
@@ -203,19 +213,23 @@ def hashing_of(part: Part) -> dict[str, Any]:
     return hashing.assemble(found, settings, command, hashing.time_search(settings.rounds))
 
 
-def run_completion(part: Part, _: str) -> Any:
-    """Fashion-MNIST; the faces are too few to need a GPU."""
+def run_completion(part: Part, seed: str) -> Any:
+    """One seed on Fashion-MNIST; the faces are too few to need a GPU."""
     images = argrad.data.load("fashion-mnist", binarize="none")
     settings = completion.Completion(datasets=("fashion-mnist",))
-    measured = completion.run_dataset(images, settings.effective(), progress=print)
-    return {**here(command_line("argrad reproduce completion", settings)), **measured}
+    command = command_line("argrad reproduce completion", settings)
+    own = replace(settings.effective(), seeds=(int(seed),))
+    return {**here(command), **completion.run_dataset(images, own, progress=print)}
 
 
 def completion_of(part: Part) -> dict[str, Any]:
     """The faces that were measured before, and this."""
     settings = completion.Completion(datasets=("fashion-mnist",), add_to=str(ROOT / "results" / "completion.json"))
     command = command_line("argrad reproduce completion", settings).replace(f"{ROOT}/", "")
-    return completion.put_together({"fashion-mnist": part("completion")}, settings, command)
+    pieces = [part(f"completion:{seed}") for seed in settings.seeds]
+    rows = [row for piece in pieces for row in piece["rows"]]
+    measured = {**pieces[0], "rows": rows, "shown": completion.shown(rows)}
+    return completion.put_together({"fashion-mnist": measured}, settings, command)
 
 
 def run_alone(name: str, part: Part, _: str) -> Any:
@@ -244,7 +258,7 @@ RESULTS: dict[str, tuple[Callable[[Part], dict[str, Any]], str]] = {
     "table2": (table2_of, "table2:mnist"),
     "tokenizer": (tokenizer_of, "tokenizer:"),
     "hashing": (hashing_of, "hashing:"),
-    "completion": (completion_of, "completion"),
+    "completion": (completion_of, "completion:"),
     **{name: (lambda part, name=name: part(name), name) for name in ("figure2", "figure6", *ALONE)},
 }
 """How a result is put together, and the (beginning of the) part whose machine it names."""
@@ -269,6 +283,8 @@ SMALL = {
 SMALL |= {"tuning_epochs": 1, "steps": 30, "looks": 2, "prior_steps": 20, "cases": 6, "held_out": 2, "prior_epochs": 2}
 SMALL |= {"unet_epochs": 1, "refine": 2, "shapes": 4, "scans": 2}
 """What `try` sets, in whatever settings have it."""
+ENOUGH = {"Table2": {"epochs": 11}, "Figure4": {"epochs": 11}}
+"""What it sets in some: more epochs than those on labelled images alone."""
 
 
 # -------------------------------------------------------------------------------------------------------- the commands
@@ -303,7 +319,10 @@ def try_out(images: Path, folder: Path, names: list[str]) -> int:
         body = import_module(f"argrad.experiments.{module}")
         kind = getattr(body, name)
         own = {field.name for field in fields(kind)}
-        setattr(body, name, partial(kind, **{key: value for key, value in SMALL.items() if key in own}))
+        small = {**SMALL, **ENOUGH.get(name, {})}
+        setattr(body, name, partial(kind, **{key: value for key, value in small.items() if key in own}))
+    global MOST_IMAGES
+    MOST_IMAGES = 2000
     folder, failed = folder / "try", 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

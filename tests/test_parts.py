@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import lzma
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -51,12 +52,14 @@ def packed(tmp_path: Path) -> Path:
     sizes = {"train": 60, "validation": 20, "test": 20}
     arrays = {part: generator.integers(0, 256, (size, 4, 4), dtype=np.uint8) for part, size in sizes.items()}
     labels = {f"{part}_labels": generator.integers(0, 10, size) for part, size in sizes.items()}
-    np.savez(tmp_path / "mnist.npz", **arrays, **labels, full_scale=255)
+    with lzma.open(tmp_path / "mnist.npz.xz", "wb") as file:
+        np.savez(file, **arrays, **labels, full_scale=255)
     return tmp_path
 
 
 def test_packed_images_are_those_of_the_catalogue(parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "DATASETS", ("digits",))
+    monkeypatch.setattr(parts, "GREY", ("digits",))
     parts.pack(tmp_path)
     for how in ("round", "none"):
         expected, found = argrad.data.load("digits", binarize=how), parts.load_packed(tmp_path, "digits", binarize=how)
@@ -64,6 +67,17 @@ def test_packed_images_are_those_of_the_catalogue(parts: Any, tmp_path: Path, mo
         for name in ("train", "validation", "test"):
             torch.testing.assert_close(found.values(getattr(found, name)), expected.values(getattr(expected, name)))
             assert torch.equal(getattr(found, f"{name}_labels"), getattr(expected, f"{name}_labels"))
+
+
+def test_what_was_packed_as_bits_is_not_taken_for_grey(
+    parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "DATASETS", ("digits",))
+    parts.pack(tmp_path)
+    expected = argrad.data.load("digits")
+    assert torch.equal(parts.load_packed(tmp_path, "digits").train, expected.train)
+    with pytest.raises(ValueError, match="packed as bits"):
+        parts.load_packed(tmp_path, "digits", binarize="none")
 
 
 def test_parts_make_the_result(parts: Any, packed: Path, tmp_path: Path) -> None:
@@ -127,7 +141,7 @@ def test_parts_are_tried_with_small_settings_and_all_of_them(
     monkeypatch.setitem(parts.RUN, "table1", fail)
     monkeypatch.setitem(parts.RUN, "table2", lambda part, _: seen.append(table2.Table2().epochs))
     assert parts.main(["try", str(packed), str(tmp_path / "out"), "table1:mnist", "table2:mnist"]) == 1
-    assert seen == [1]
+    assert seen == [11]  # one more than those on labelled images alone
     said = capsys.readouterr()
     assert "table1:mnist: FAILED" in said.out
     assert "no such luck" in said.err
@@ -139,3 +153,4 @@ def test_what_try_sets_is_a_setting_of_some_experiment(parts: Any) -> None:
         kind = getattr(importlib.import_module(f"argrad.experiments.{module}"), name)
         own |= {field.name for field in fields(getattr(kind, "func", kind))}
     assert own >= set(parts.SMALL)
+    assert {name for _, name in parts.SETTINGS} >= set(parts.ENOUGH)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -25,6 +24,7 @@ from argrad.estimators import (
 from argrad.experiments.figure3_model import Encoder, StackedBitsVAE, StackedReconstruction
 from argrad.solvers.pairwise import PairwiseSolverName
 from argrad.training.captured_step import CapturedStep
+from argrad.training.matmul_precision import matmul_precision
 
 __all__ = ["Curve", "Method", "Trainer", "Trial", "make_estimator", "make_trainer", "train"]
 
@@ -229,11 +229,8 @@ class Trainer:
         return value + q.kl() if self.model.perturbed_solver is None else value
 
     def one_step(self) -> None:
-        """Pick, draw, decode, differentiate, move.
-
-        Products over all 2^n codes, which the exact gradient takes, may round their factors to 10 bits on a GPU.
-        """
-        with matmul_precision("high" if isinstance(self.estimator, Exact) else "highest"):
+        """Pick, draw, decode, differentiate, move; on a GPU with matrix products in TF32."""
+        with matmul_precision("high" if self.images.device.type == "cuda" else "highest"):
             self._one_step()
 
     def _one_step(self) -> None:
@@ -253,17 +250,6 @@ class Trainer:
         if isinstance(self.adam, StackedAdam):
             return [*kept, *self.adam.tensors()]
         return [*kept, *(tensor for state in self.adam.state.values() for tensor in state.values())]
-
-
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Set how float32 matrix products round, and set it back."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @final

@@ -10,9 +10,10 @@ operations; two products in place of three where an operand is the images, which
 gradient and two moments and writes three of them back: 28 bytes for each 4-byte weight, and 4 more where the gradient
 was written.
 
-Floor: on the same device in the same run, the speed of a large matrix product and of a large copy are measured; a step
-cannot take less than its products at that speed (or their operands at that bandwidth, whichever is slower) plus Adam's
-traffic. Caches can beat the copy, so on a CPU the floor of a small model is a rough one.
+Floor: on the same device in the same run, the speed of a large matrix product (on a GPU in TF32, as in training) and of
+a large copy are measured; a step cannot take less than its products at that speed (or their operands at that bandwidth,
+whichever is slower) plus Adam's traffic. Caches can beat the copy, so on a CPU the floor of a small model is a rough
+one.
 
 Profile: PyTorch's profiler adds up the time of each kernel (on a CPU: of each operation, its own time).
 
@@ -34,6 +35,7 @@ from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.step_cost import PopulationSteps, Steps, take_turns
+from argrad.training.matmul_precision import matmul_precision
 from argrad.training.population import RELAXED, Member
 
 __all__ = ["StepProfile", "count_operations", "format_table", "markdown", "plot", "run"]
@@ -140,14 +142,15 @@ def shapes(relaxed: bool, batch: int, pixels: int, hidden: int, codes: int) -> l
 
 
 def measure_speeds(device: torch.device, quick: bool) -> dict[str, float]:
-    """Operations per second of a large float32 product, bytes per second of a large copy; the best of a few."""
+    """Operations per second of a large product, bytes per second of a large copy; the best of a few."""
     on_gpu = device.type == "cuda"
     size = 8192 if on_gpu else 512 if quick else 2048
     left, right = (torch.randn(size, size, device=device) for _ in range(2))
     much = torch.zeros(2**28 if on_gpu else 2**22 if quick else 2**25, device=device)
     into = torch.empty_like(much)
     wait = waiting(device)
-    product = best_seconds(lambda: torch.mm(left, right), wait)
+    with matmul_precision("high" if on_gpu else "highest"):
+        product = best_seconds(lambda: torch.mm(left, right), wait)
     copy = best_seconds(lambda: into.copy_(much), wait)
     return {"operations_per_second": 2 * size**3 / product, "bytes_per_second": 2 * NUMBER * much.numel() / copy}
 
@@ -240,7 +243,7 @@ def run(settings: StepProfile, progress: Callable[[str], object] = print) -> dic
         "quick": settings.quick,
         "device": device.type,
         "threads": torch.get_num_threads(),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "tf32": device.type == "cuda",
         "speeds": {name: float(f"{value:.4g}") for name, value in speeds.items()},
         "rows": rows,
     }
@@ -273,10 +276,10 @@ def compare(counts: dict[str, int], milliseconds: list[float], speeds: dict[str,
 
 def speeds_in_words(result: dict[str, Any]) -> str:
     """The device's measured speeds."""
-    speeds = result["speeds"]
+    speeds, numbers = result["speeds"], "TF32" if result["tf32"] else "float32"
     return (
         f"On {result['device']} ({result['hardware']}), measured: {speeds['operations_per_second'] / 1e12:.3g} TFLOP/s "
-        f"in a large float32 product, {speeds['bytes_per_second'] / 1e9:.4g} GB/s in a large copy"
+        f"in a large {numbers} product, {speeds['bytes_per_second'] / 1e9:.4g} GB/s in a large copy"
     )
 
 

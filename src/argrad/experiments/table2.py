@@ -32,7 +32,6 @@ from torch import Tensor
 
 from argrad.data import load
 from argrad.data.labels import hide_labels
-from argrad.experiments.figure3_training import matmul_precision
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.published import TABLE_2
@@ -41,6 +40,7 @@ from argrad.models.semi_supervised_loss import Terms
 from argrad.models.semi_supervised_recipe import Recipe, build_trainee
 from argrad.models.semi_supervised_stack import Stack, evaluate_stack, train_stack
 from argrad.models.vae_run import choose_device
+from argrad.training.matmul_precision import matmul_precision
 
 __all__ = [
     "LabelledBits",

@@ -1,8 +1,8 @@
 """Training a population: data that stays on the device, best weights per model, on a GPU one captured graph.
 
-The graph holds a whole step: picking the batch, noise, forward, backward, Adam. Between two replays Python only counts;
-schedules write the tensors that the graph reads. Batches are of one size, so what does not fill the last batch of an
-epoch waits for another epoch's order.
+The graph holds a whole step: picking the batch, noise, forward, backward, Adam; its matrix products are in TF32, those
+of evaluation in float32. Between two replays Python only counts; schedules write the tensors that the graph reads.
+Batches are of one size, so what does not fill the last batch of an epoch waits for another epoch's order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from argrad.training.captured_step import CapturedStep
+from argrad.training.matmul_precision import matmul_precision
 from argrad.training.population import Population, Weights, per_weight
 
 __all__ = ["PopulationHistory", "Stepper", "train_population"]
@@ -134,7 +135,8 @@ class Stepper:
     def _one_step(self) -> None:
         chosen = self.order.index_select(1, self.cursor + self.offsets)
         x = self.train[chosen].to(self.population.temperature.dtype)
-        self.population.step(x)
+        with matmul_precision("high" if x.device.type == "cuda" else "highest"):
+            self.population.step(x)
         self.cursor.add_(self.batch_size)
 
     def _tensors(self) -> list[Tensor]:

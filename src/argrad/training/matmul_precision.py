@@ -1,0 +1,32 @@
+"""How float32 matrix products round, for a while.
+
+A GPU multiplies several times faster where it may round the factors of a float32 product to 10 bits of mantissa (TF32);
+sums keep all their bits. Gradients are far noisier than that, so training may; what is reported is computed without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["matmul_precision"]
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Set how float32 matrix products round ("highest" not at all, "high" to TF32 on a GPU), and set it back.
+
+    >>> with matmul_precision("high"):
+    ...     torch.get_float32_matmul_precision()
+    'high'
+    >>> torch.get_float32_matmul_precision()
+    'highest'
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
