@@ -12,8 +12,9 @@ commit that ran the parts; where there is no git, `run` takes the commit from th
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
-Fashion-MNIST: it is added to the faces in results/completion.json). table2:DATA:METHOD, tokenizer:DATA:METHOD and
-hashing:DATA:LOSS:METHOD are smaller parts of the same. Hippocampus and whole brain read their scans from $ARGRAD_DATA.
+Fashion-MNIST: it is added to the faces in results/completion.json). Smaller parts of the same are table1:DATA:GROUP,
+table2:DATA:METHOD, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. Hippocampus and whole brain read their scans
+from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
@@ -107,23 +108,30 @@ def with_method(settings: Any, method: str) -> Any:
     return replace(settings, methods=(method,)) if method else settings
 
 
-def whole_or_by_method(part: Part, name: str, methods: Iterable[str]) -> list[Any]:
-    """A part that was run whole, or its pieces, one for each method."""
+def whole_or_pieces(part: Part, name: str, pieces: Iterable[str]) -> list[Any]:
+    """A part that was run whole, or its pieces."""
     try:
         return [part(name)]
     except FileNotFoundError:
-        return [part(f"{name}:{method}") for method in methods]
+        return [part(f"{name}:{piece}") for piece in pieces]
 
 
-def run_table1(part: Part, dataset: str) -> Any:
-    """The rows of a data set."""
-    return table1.run_dataset(dataset, *load_bits(dataset, device()), table1.Table1())
+def run_table1(part: Part, what: str) -> Any:
+    """The rows of a data set, or of one of its groups."""
+    dataset, _, group = what.partition(":")
+    images, settings = load_bits(dataset, device()), table1.Table1()
+    return (
+        table1.run_group(group, dataset, *images, settings) if group else table1.run_dataset(dataset, *images, settings)
+    )
 
 
 def table1_of(part: Part) -> dict[str, Any]:
     """The table."""
     settings = table1.Table1()
-    found = {dataset: part(f"table1:{dataset}") for dataset in settings.datasets}
+    found = {
+        dataset: table1.join_groups(whole_or_pieces(part, f"table1:{dataset}", table1.GROUPS))
+        for dataset in settings.datasets
+    }
     return table1.assemble(found, settings, command_line("argrad reproduce table1", settings))
 
 
@@ -169,7 +177,7 @@ def table2_of(part: Part) -> dict[str, Any]:
     settings = table2.Table2()
     found: dict[str, dict[str, Any]] = {}
     for dataset in settings.datasets:
-        pieces = whole_or_by_method(part, f"table2:{dataset}", settings.methods)
+        pieces = whole_or_pieces(part, f"table2:{dataset}", settings.methods)
         found[dataset] = {"rows": [row for piece in pieces for row in piece["rows"]]}
         for key in ("recipes", "timing"):
             found[dataset][key] = {name: value for piece in pieces for name, value in piece[key].items()}
@@ -188,7 +196,7 @@ def tokenizer_of(part: Part) -> dict[str, Any]:
     """The comparison, from data sets or from their methods."""
     settings, rows = tokenizer.TokenizerComparison(), []
     for dataset in settings.datasets:
-        for piece in whole_or_by_method(part, f"tokenizer:{dataset}", settings.methods):
+        for piece in whole_or_pieces(part, f"tokenizer:{dataset}", settings.methods):
             rows += piece
     return tokenizer.assemble(rows, settings, command_line("argrad reproduce tokenizer", settings))
 
@@ -207,7 +215,7 @@ def hashing_of(part: Part) -> dict[str, Any]:
         piece
         for dataset in settings.datasets
         for loss in settings.losses
-        for piece in whole_or_by_method(part, f"hashing:{dataset}:{loss}", settings.methods)
+        for piece in whole_or_pieces(part, f"hashing:{dataset}:{loss}", settings.methods)
     ]
     command = command_line("argrad reproduce hashing", settings)
     return hashing.assemble(found, settings, command, hashing.time_search(settings.rounds))
@@ -253,9 +261,9 @@ RUN: dict[str, Callable[[Part, str], Any]] = {
 """How a part is run, from the parts before it and what stands behind its colon."""
 
 RESULTS: dict[str, tuple[Callable[[Part], dict[str, Any]], str]] = {
-    "table1": (table1_of, "table1:mnist"),
+    "table1": (table1_of, "table1:"),
     "figure3": (figure3_of, "figure3:trials"),
-    "table2": (table2_of, "table2:mnist"),
+    "table2": (table2_of, "table2:"),
     "tokenizer": (tokenizer_of, "tokenizer:"),
     "hashing": (hashing_of, "hashing:"),
     "completion": (completion_of, "completion:"),
@@ -344,9 +352,13 @@ def assemble(folder: Path) -> None:
             result = put_together(partial(read, folder))
         except FileNotFoundError:
             continue
-        there = next(path for path in sorted(folder.glob("*.json")) if path.name.startswith(source.replace(":", "+")))
-        where = json.loads(there.read_text())["where"]
-        write_json(ROOT / "results" / f"{name}.json", {**result, **where, "command": result["command"]})
+        own = [path for path in sorted(folder.glob("*.json")) if path.name.startswith(source.replace(":", "+"))]
+        places = {path.stem.replace("+", ":"): json.loads(path.read_text())["where"] for path in own}
+        newest = max(places.values(), key=lambda where: str(where.get("date")))
+        result = {**result, **newest, "command": result["command"]}
+        if len({where.get("commit") for where in places.values()}) > 1:
+            result["commit_of_part"] = {part: where.get("commit") for part, where in places.items()}
+        write_json(ROOT / "results" / f"{name}.json", result)
         print(f"results/{name}.json")
 
 

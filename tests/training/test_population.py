@@ -155,3 +155,29 @@ def test_reviving_splits_the_busy_however_many_are_dead():
     usage = population.usage(x)
     assert (usage[:, 0] > 0.06).all()  # one code in ten parts, each a half, a quarter … of it
     assert (usage[:, 1, 1:] < 1e-6).all()
+
+
+def test_averaged_weights_are_the_moving_average(generator):
+    members = [Member(4, "exact"), Member(5, "exact")]
+    population = Population(stack_networks(networks, members, SEEDS), members, average=0.9)
+    for name, tensor in population.averaged().items():
+        assert torch.equal(tensor, population.weights[name])  # before the first step
+    x = (torch.rand(len(SEEDS), 30, PIXELS, generator=generator) > 0.5).float()
+    seen = []
+    for _ in range(4):
+        population.step(x)
+        seen.append({name: tensor.detach().clone() for name, tensor in population.weights.items()})
+    shares = torch.tensor([0.9**age for age in (3, 2, 1, 0)])
+    for name, tensor in population.averaged().items():
+        expected = sum(share * weights[name] for share, weights in zip(shares / shares.sum(), seen, strict=True))
+        torch.testing.assert_close(tensor, expected)
+
+
+def test_a_population_that_averages_is_judged_by_its_average():
+    members = [Member(4, "exact")]
+    population = Population(stack_networks(networks, members, SEEDS), members, average=0.99)
+    x = (torch.rand(60, PIXELS, generator=torch.Generator().manual_seed(0)) > 0.5).to(torch.uint8)
+    history = train_population(population, x, x, None, epochs=1, batch_size=10)
+    expected = population.evaluate(x, population.averaged())[0]
+    torch.testing.assert_close(history.validation[-1], expected)
+    assert not torch.allclose(expected, population.evaluate(x)[0], atol=1e-6)

@@ -135,6 +135,7 @@ class Population:
         weights: from :func:`stack_networks`.
         members: G members.
         betas: Adam's.
+        average: decay of a moving average of the weights; 0 is none.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Population:
         members: Sequence[Member],
         *,
         betas: tuple[float, float] = (0.9, 0.999),
+        average: float = 0.0,
     ) -> None:
         device = weights["enter"].device
         self.members = tuple(members)
@@ -191,6 +193,9 @@ class Population:
         self.steps = {name: torch.zeros((), device=device) for name in weights}
         rates = {member.learning_rate for member in members}
         self.one_rate = rates.pop() if len(rates) == 1 else None  # one rate for all takes one pass over the weights
+        self.decay = average
+        self.sums = {name: torch.zeros_like(tensor) for name, tensor in weights.items()} if average else {}
+        self.summed = torch.zeros((), device=device)
 
     def scores(self, x: Tensor, weights: Weights | None = None, *, mask: bool = True) -> Tensor:
         """Encoder scores ``[S, G, B, K]`` for x ``[S, B, D]``; padded codes get −inf, unless they are not masked."""
@@ -224,6 +229,16 @@ class Population:
             noise: Gumbel noise ``[S, G, B, K]``; drawn where it is None.
         """
         self._adam(self.gradients(x, noise)[0])
+        if self.decay:
+            with torch.no_grad():
+                torch._foreach_lerp_(list(self.sums.values()), list(self.weights.values()), 1 - self.decay)
+                self.summed.lerp_(torch.ones_like(self.summed), 1 - self.decay)
+
+    def averaged(self) -> Weights:
+        """The moving average of the weights, where there is one and a step was made; else the weights."""
+        if not self.decay or not bool(self.summed):
+            return {name: tensor.detach() for name, tensor in self.weights.items()}
+        return {name: tensor / self.summed for name, tensor in self.sums.items()}
 
     def gradients(
         self, x: Tensor, noise: Tensor | None = None, *, measure: bool = False
@@ -270,12 +285,13 @@ class Population:
         gradient = torch.addcmul(weighted, p, negative_entropy, value=-1)
         return gradient.mul_(self.kl_share), negative_entropy.squeeze(-1)
 
-    def _perturb(self, scores: Tensor, noise: Tensor | None) -> Tensor:
+    def _perturb(self, scores: Tensor, noise: Tensor | None, out: Tensor | None = None) -> Tensor:
         """Scores plus Gumbel noise, which is minus the log of an exponential variable."""
         if noise is not None:
-            return scores + noise
+            return torch.add(scores, noise, out=out)
         waits = torch.empty_like(scores, requires_grad=False).exponential_()
-        return scores - waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()  # 0 would make an infinity
+        waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()  # 0 would make an infinity
+        return torch.sub(scores, waits, out=out)
 
     def _gradients_from_table(
         self, scores: Tensor, costs: Tensor, noise: Tensor | None, towards_kl: Tensor
@@ -287,13 +303,14 @@ class Population:
             exact = torch.addcmul(towards_kl, p, costs - (p * costs).sum(-1, keepdim=True), value=share)
             if not self.any_direct:
                 return exact, p * share
-        perturbed, epsilon = self._perturb(scores, noise), self.epsilon[..., None, None]
+        epsilon = self.epsilon[..., None, None]
+        pair = scores.new_empty((2, *scores.shape))  # one arg max for both
+        perturbed = self._perturb(scores, noise, out=pair[0])
         # Offsets of hundreds, times ε of about 0.1, still leave the noise all its digits that matter.
-        better = torch.addcmul(perturbed, costs, epsilon, value=-1).argmax(-1, keepdim=True)
-        index = perturbed.argmax(-1, keepdim=True)
-        both = torch.cat([index, better], -1)
-        moves = (self.ends_share / epsilon).expand(both.shape)
-        direct = towards_kl.scatter_add_(-1, both, moves)
+        torch.addcmul(perturbed, costs, epsilon, value=-1, out=pair[1])
+        both = pair.argmax(-1).movedim(0, -1)
+        index = both[..., :1]
+        direct = towards_kl.scatter_add_(-1, both, (self.ends_share / epsilon).expand(both.shape))
         at_costs = torch.zeros_like(costs).scatter_(-1, index, share)
         if self.auto:
             self._adapt(Categorical(scores, validate=False), costs - costs.gather(-1, index))

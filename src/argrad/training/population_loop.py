@@ -53,7 +53,7 @@ def train_population(
     seed: int = 0,
     progress: Callable[[str], object] | None = None,
 ) -> PopulationHistory:
-    """Train every model of a population.
+    """Train every model of a population; where it averages its weights, the averaged ones are looked at and kept.
 
     Args:
         population: on its device.
@@ -89,15 +89,16 @@ def train_population(
             torch.cuda.synchronize(device)
         spent += time.monotonic() - began
         seconds.append(spent)
-        elbo, _ = population.evaluate(validation)
+        weights = population.averaged()
+        elbo, _ = population.evaluate(validation, weights)
         better = elbo < best_loss
         best_loss, best_epoch = torch.where(better, elbo, best_loss), best_epoch.masked_fill(better, epoch)
-        for name, tensor in population.weights.items():
+        for name, tensor in weights.items():
             mask = per_weight(better, name, tensor.dim())
-            best[name].copy_(torch.where(mask, tensor.detach(), best[name]))
+            best[name].copy_(torch.where(mask, tensor, best[name]))
         on_validation.append(elbo.cpu())
         if test is not None:
-            on_test.append(population.evaluate(test)[0].cpu())
+            on_test.append(population.evaluate(test, weights)[0].cpu())
         if epoch <= most_revivals:
             revived += population.revive(population.usage(train[:5000]), epoch)
         if progress and (epoch == 1 or epoch == epochs or epoch % max(1, epochs // 10) == 0):
@@ -142,4 +143,4 @@ class Stepper:
     def _tensors(self) -> list[Tensor]:
         p = self.population
         stacked = [tensor for part in (p.weights, p.first, p.second) for tensor in part.values()]
-        return [*stacked, *p.steps.values(), p.epsilon, p.adaptations, self.cursor]
+        return [*stacked, *p.sums.values(), p.summed, *p.steps.values(), p.epsilon, p.adaptations, self.cursor]
