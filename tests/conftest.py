@@ -1,7 +1,10 @@
 """Fixtures and settings shared by every test."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch and matplotlib are imported, and inherited by every process a test starts.
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -35,3 +38,20 @@ def data_root() -> Path:
     if not Path(root).is_dir():
         pytest.skip(f"needs big data sets: ARGRAD_DATA is {root!r}, which is not a folder")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A headless browser: Debian's Chromium, driven by Playwright; skips the test where one is missing.
+
+    One for all tests: Playwright's synchronous interface can be started only once in a thread.
+    """
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs a browser: install Chromium")
+    with api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()

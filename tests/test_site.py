@@ -6,7 +6,6 @@ import functools
 import http.server
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -189,25 +188,12 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    """Chromium as the machine has it."""
-    api = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["server", "file"])
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
-def test_reading_asks_no_other_machine(site, browser, address, how, width):
+def test_reading_asks_no_other_machine(site, chromium, address, how, width):
     start = address if how == "server" else site.as_uri()
-    page = browser.new_page(viewport={"width": width, "height": 900})
+    page = chromium.new_page(viewport={"width": width, "height": 900})
     page.set_default_timeout(120_000)  # a busy machine may take its time
     asked: list[str] = []
     complaints: list[str] = []
@@ -229,8 +215,8 @@ def test_reading_asks_no_other_machine(site, browser, address, how, width):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["server", "file"])
-def test_search_finds_a_page(site, browser, address, how):
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_search_finds_a_page(site, chromium, address, how):
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(120_000)
     page.goto(f"{address if how == 'server' else site.as_uri()}/index.html", wait_until="load")
     page.fill("input[name=query]", "leave-one-out")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -103,20 +102,6 @@ class Watched:
         """Nothing was asked of another machine, and nothing went wrong in the page."""
         assert self.elsewhere == []
         assert self.complaints == []
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """A headless browser: Debian's Chromium, driven by Playwright; skips the test where one is missing."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("needs a browser: install Chromium")
-    with api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
-        yield browser
-        browser.close()
 
 
 def watch(browser: Any, address: str) -> Watched:

@@ -288,7 +288,7 @@ def test_a_bad_picture_is_explained_and_visitors_do_not_meet(visit: Any, model_a
     elsewhere.get_by_label("My own picture").check()
     elsewhere.get_by_text("Upload a picture first").wait_for()
     elsewhere.locator("[role=tabpanel]:visible input[type=file]").first.set_input_files(tmp_path / "bad.png")
-    elsewhere.get_by_text("not a picture that can be read").first.wait_for()
+    elsewhere.get_by_text("no picture that can be read").first.wait_for()
     assert completions(elsewhere) == []
     assert completions(page) == shown
     for one in (page, elsewhere):
@@ -296,6 +296,20 @@ def test_a_bad_picture_is_explained_and_visitors_do_not_meet(visit: Any, model_a
         assert one.evaluate("document.documentElement.scrollWidth") <= 390
     visitor.check()
     other.check()
+
+
+@pytest.mark.slow
+def test_who_chooses_before_the_model_is_there_gets_what_was_chosen(visit: Any, serve: Any, model_runs: Path) -> None:
+    with serve(model_runs) as address:  # an app in which nobody has asked for the model yet
+        visitor = visit(address)
+        page = visitor.open("Complete")
+        page.get_by_label("My own picture").check()
+        page.get_by_text("Upload a picture first").wait_for()
+        page.wait_for_timeout(1000)  # the test picture must not come after it
+        assert page.get_by_text("Upload a picture first").is_visible()
+        assert page.get_by_label("Which test picture").count() == 0
+        visitor.check()
+        page.context.close()  # before the app ends
 
 
 @pytest.mark.slow

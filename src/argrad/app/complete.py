@@ -86,14 +86,15 @@ def complete_tab(library: Library) -> None:
             picture_file = gr.DownloadButton("All completions (.png)", min_width=200)
             numbers_file = gr.DownloadButton("Numbers (.npz)", min_width=200)
 
+    listings = gr.State(0)
     chosen = [run, source, sample, upload, hole, hole_seed]
     shown = [sample, upload, hole_seed, editor, before, results]
 
     @explained
-    def refresh() -> tuple[Any, ...]:
+    def refresh(times: int) -> tuple[Any, ...]:
         found = library.names("complete")
         dropdown = gr.update(choices=found, value=found[0] if found else None)
-        return gr.update(visible=not found), gr.update(visible=bool(found)), dropdown
+        return gr.update(visible=not found), gr.update(visible=bool(found)), dropdown, times + 1
 
     @explained
     def show(
@@ -148,14 +149,16 @@ def complete_tab(library: Library) -> None:
 
     root = gr.context.Context.root_block
     assert root is not None
-    found = [missing, controls, run]
+    found = [missing, controls, run, listings]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    root.load(refresh, None, found, **quiet).then(show, chosen, shown, **quiet)
+    root.load(refresh, listings, found, **quiet)
     train.click(learn, None, training, concurrency_limit=1, api_visibility="private").success(
-        refresh, None, found, **quiet
-    ).then(show, chosen, shown, **quiet)
+        refresh, listings, found, **quiet
+    )
+    # One event for all of them: of two, the answer to what was asked first may come last, and stay.
+    asked = [run.input, source.input, sample.input, upload.upload, upload.clear, hole.input, hole_seed.input]
     gr.on(
-        [run.input, source.input, sample.input, upload.upload, upload.clear, hole.input, hole_seed.input],
+        [listings.change, *asked],
         show,
         chosen,
         shown,
