@@ -18,7 +18,7 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
 # An environment only works where it was made. The stamp holds that place; a copied or moved checkout makes its own.
 MADE_FOR := $(shell test -x $(BIN)/python && cat $(VENV)/.made-for 2>/dev/null)
 ifneq ($(MADE_FOR),$(CURDIR))
-$(VENV)/.made-for $(VENV)/.installed $(VENV)/.installed-dev: FORCE
+$(VENV)/.made-for $(VENV)/.installed $(VENV)/.installed-app $(VENV)/.installed-dev: FORCE
 endif
 
 say = @printf '\n==> %s\n'
@@ -33,6 +33,10 @@ setup: $(VENV)/.installed-dev  ## Make .venv with argrad and the tools to work o
 .PHONY: demo
 demo: $(VENV)/.installed  ## Show argrad at work on the digits that ship with scikit-learn
 	@$(BIN)/argrad demo
+
+.PHONY: app
+app: $(VENV)/.installed-app  ## Look inside the models in runs/, such as those of the demo, in a browser
+	@$(BIN)/argrad app
 
 .PHONY: test
 test: lint  ## Run every quick check: style, types, layers, tests, documentation
@@ -91,10 +95,15 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/.made-for
 	@$(PIP) --editable .
 	@touch $@
 
+$(VENV)/.installed-app: pyproject.toml | $(VENV)/.made-for
+	$(say) 'installing argrad and its web app into $(VENV) (a few minutes the first time)'
+	@$(PIP) --editable '.[app]'
+	@touch $(VENV)/.installed $@
+
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.made-for
 	$(say) 'installing argrad and its development tools into $(VENV) (a few minutes the first time)'
 	@$(PIP) --editable '.[dev]'
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.installed-app $@
 
 # The tests of the web app and of the documentation use a Chromium that is on the machine, and skip without one.
 .PHONY: browser

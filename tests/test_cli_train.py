@@ -47,6 +47,21 @@ class TestTrain:
         assert report.count("data:image/png;base64") >= 4
         assert f"{record['test']['negative_elbo']:.2f}" in report
 
+    def test_pictures_of_many_sizes_and_kinds(self, capsys):
+        Path("mine").mkdir()
+        for number in range(12):
+            shape = (20 + number, 16, 3) if number % 2 else (20 + number, 16)
+            Image.fromarray(np.full(shape, 20 * number, np.uint8)).save(f"mine/{number}.png")
+        assert cli.main(["train", *QUICK, "--data", "mine"]) == 2
+        told = capsys.readouterr().err
+        assert "--image-size 28 and --colour grey or --colour rgb" in told
+        record = train(capsys, "--data", "mine", "--image-size", "8", "--colour", "grey", "--run-folder", "here")
+        assert record["test"]["images"] == 1
+        assert "What to try" in Path("here/report.html").read_text()  # two updates are few
+        assert cli.main(["evaluate", "here"]) == 0
+        assert cli.main(["train", *QUICK, "--image-size", "-1"]) == 2
+        assert "image_size must be at least 0" in capsys.readouterr().err
+
     def test_names_a_new_folder_each_time(self, capsys):
         first, second = (train(capsys, "--epochs", "1")["run"] for _ in range(2))
         assert first != second

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from argrad.app import server
 from argrad.app.server import TABS, find_port
 
 
@@ -65,3 +66,14 @@ def test_every_tab_opens_in_a_browser(visitor: Any) -> None:
         visitor.show(tab)
         page.get_by_role("tabpanel").locator("visible=true").first.wait_for()
     visitor.check()
+
+
+def test_ctrl_c_is_no_mishap(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
+    class Interrupted:
+        started, should_exit = False, True
+
+        def run(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "make_server", lambda *arguments: Interrupted())
+    server.serve(library, host="127.0.0.1", port=1, ready=print)

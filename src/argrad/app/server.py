@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -191,4 +192,5 @@ def serve(library: Library, *, host: str, port: int, ready: Callable[[str], Any]
             ready(address)
 
     threading.Thread(target=tell, daemon=True).start()
-    server.run()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it ends, not a mishap
+        server.run()

@@ -50,6 +50,7 @@ class Demo:
         record = {"settings": settings_of(self), "problem": problem.description, **diagnosis.to_dict()}
         written = write_diagnosis(diagnosis, record, folder)
         out.result(f"\nReport:  {training[0]['report']}\nPicture: {written[-1]}")
+        out.say(f"To look inside these models in a browser: argrad app {folder}, or in a checkout make app")
         out.machine({"training": training, **record})
         return 0
 

@@ -195,10 +195,10 @@ def run_training(command: Any, out: Out) -> int:
 def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     """Train among the given processes."""
     from argrad.cli.progress import Bar, tensorboard_writer
-    from argrad.data import load
+    from argrad.data.errors import WrongImages
     from argrad.models.dead_codes import check_revivable
     from argrad.models.vae_report import evaluate, write_report
-    from argrad.models.vae_run import TrainSettings, build, train_run
+    from argrad.models.vae_run import TrainSettings, build, load_images, train_run
     from argrad.training import Diverged, Interrupted, RunFolder
 
     settings: TrainSettings = command.settings
@@ -206,7 +206,11 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
         folder, settings = reopen(command, world)
     # Settings, data and model are looked at before the folder is made, so that a mistake in them leaves nothing behind.
     settings.loop(), settings.schedules()
-    images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
+    try:
+        images = load_images(settings)
+    except WrongImages as error:  # which speaks of arguments in Python
+        words = str(error).replace("size=(28, 28)", "--image-size 28")
+        raise ValueError(words.replace('colour="grey" or colour="rgb"', "--colour grey or --colour rgb")) from None
     module = build(settings, images.shape)
     if settings.revive_until > 0:
         check_revivable(module)
@@ -248,6 +252,8 @@ def finish(
     write_report: Any,
 ) -> None:
     """Score the best epoch, write the report, and say where it is."""
+    from argrad.models.vae_report import advice
+
     scores = evaluate(module.eval(), images)
     report = write_report(folder.path, module, images, settings, trained.history, scores)
     out.result(
@@ -255,6 +261,8 @@ def finish(
         f"test {scores['negative_elbo']:.2f} nats per image ({scores['negative_elbo_by']} negative ELBO)\n"
         f"Report: {report}"
     )
+    for hint in advice(settings, len(images.train), scores):
+        out.say(hint)
     summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
     out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
 

@@ -23,10 +23,12 @@ from argrad.training.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["evaluate", "write_report"]
+__all__ = ["advice", "evaluate", "write_report"]
 
 EXACT_UP_TO = 2**16
 """Up to this many structures an evaluation sums over all of them."""
+FEW_UPDATES = 1000
+"""Training with fewer is seldom done."""
 
 
 @torch.no_grad()
@@ -76,6 +78,39 @@ def evaluate(
     }
 
 
+def advice(settings: TrainSettings, images: int, scores: dict[str, Any]) -> list[str]:
+    """What to try where training was too short, or left codes unused; mostly nothing.
+
+    Args:
+        settings: of the run.
+        images: trained on.
+        scores: of :func:`evaluate`.
+
+    Returns:
+        sentences, with the options to give.
+
+    Example:
+        >>> advice(TrainSettings(), 38, {"used_codes": 1.0})
+        ['38 images in batches of 100 make 100 updates, which is few: try --batch-size 8 --epochs 400.']
+    """
+    found = []
+    batch_size, epochs = settings.batch_size, settings.epochs
+    updates = epochs * math.ceil(images / batch_size)
+    if updates < FEW_UPDATES:
+        batch_size = min(batch_size, max(8, images // 20))
+        epochs = max(epochs, math.ceil(2 * FEW_UPDATES / math.ceil(images / batch_size) / 100) * 100)
+        found.append(
+            f"{images:,} images in batches of {settings.batch_size:,} make {updates:,} updates, which is few: "
+            f"try --batch-size {batch_size} --epochs {epochs}."
+        )
+    if settings.latent == "categorical" and settings.revive_until == 0 and scores["used_codes"] <= 0.5:
+        found.append(
+            f"Only {scores['used_codes']:.0%} of the codes are in use: "
+            f"try --revive-until {math.ceil(epochs / 2)}, which gives the others a new start."
+        )
+    return found
+
+
 def write_report(
     path: Path,
     module: DiscreteVAEModule,
@@ -100,8 +135,10 @@ def write_report(
         f"best epoch, of {len(history)}": str(best["epoch"]),
         "training time": duration(float(history[-1]["seconds"])),
     }
+    hints = advice(settings, len(images.train), scores)
     sections = [
         page.cards(numbers),
+        *([page.section("What to try", " ".join(hints))] if hints else []),
         page.section(
             "How it learnt", "Negative ELBO in nats per image; lower is better.", page.figure(curves(history), "")
         ),

@@ -14,6 +14,7 @@ from typing import Any, Literal, final
 import torch
 
 from argrad.data import Images, load
+from argrad.data.folder import Colour
 from argrad.estimators.by_name import EstimatorName, estimator_by_name
 from argrad.models.vae_module import DiscreteVAEModule, LatentKind, Likelihood, default_networks, prepare
 from argrad.models.vae_task import Schedules, VAETask
@@ -30,7 +31,7 @@ from argrad.training import (
     train,
 )
 
-__all__ = ["TrainSettings", "build", "choose_device", "load_run", "train_run"]
+__all__ = ["TrainSettings", "build", "choose_device", "load_images", "load_run", "train_run"]
 
 
 @final
@@ -44,6 +45,10 @@ class TrainSettings:
     """Round pixels at 0.5 once, draw them anew each time, or take them as they are."""
     split_seed: int = 0
     """Which examples are for training, validation and test."""
+    image_size: int = 0
+    """Resize the pictures of a folder to this many pixels on each side; 0 leaves them, and all must be of one size."""
+    colour: Colour = "keep"
+    """Make the pictures of a folder grey or rgb, or keep them, and all must be of one kind."""
     latent: LatentKind = "categorical"
     """What z is made of."""
     variables: int = 1
@@ -117,6 +122,19 @@ class TrainSettings:
         return Schedules(epsilon, temperature, WarmUp(self.kl_weight, self.kl_warmup))
 
 
+def load_images(settings: TrainSettings) -> Images:
+    """The data that the settings name."""
+    if settings.image_size < 0:
+        raise ValueError(f"image_size must be at least 0, got {settings.image_size}")
+    return load(
+        settings.data,
+        binarize=settings.binarize,
+        split_seed=settings.split_seed,
+        size=(settings.image_size, settings.image_size) if settings.image_size else None,
+        colour=settings.colour,
+    )
+
+
 def build(settings: TrainSettings, shape: tuple[int, ...]) -> DiscreteVAEModule:
     """The module that the settings describe, for examples of a given shape; its weights depend on the seed alone."""
     codes = settings.variables * (settings.values if settings.latent == "categorical" else 1)
@@ -182,7 +200,7 @@ def train_run(
     """
     device = device or torch.device("cpu")
     world = world or World()
-    images = (images or load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)).to(device)
+    images = (images or load_images(settings)).to(device)
     module = build(settings, images.shape).to(device)
     task = VAETask(
         module,
@@ -206,7 +224,7 @@ def load_run(
     if not weights.exists():
         raise ValueError(f"{folder.path} has no model yet: no epoch is complete; go on with --resume {folder.path}")
     tensors, _ = read_tensors(weights)
-    images = load(settings.data, binarize=settings.binarize, split_seed=settings.split_seed)
+    images = load_images(settings)
     module = build(settings, images.shape)
     try:
         module.load_state_dict(tensors)
