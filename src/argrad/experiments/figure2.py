@@ -274,20 +274,21 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """By epoch above, by seconds below; a column per data set and k; the band is from the best seed to the worst."""
-    cells = list(dict.fromkeys((curve["dataset"], curve["k"]) for curve in result["curves"]))
-    figure = new_figure(max(6.5, 3.6 * len(cells)), 6.6)
-    grid = figure.subplots(2, len(cells), squeeze=False)
-    for column, (dataset, k) in enumerate(cells):
-        own = [curve for curve in result["curves"] if (curve["dataset"], curve["k"]) == (dataset, k)]
-        for axes, by_seconds in ((grid[0][column], False), (grid[1][column], True)):
-            across = "seconds of one model's steps" if by_seconds else "epoch"
-            prepare(axes, f"{dataset}, k = {k}", across, "test loss (nats)" if column == 0 else "")
-            for curve in own:
-                scale = curve["seconds_per_epoch"] if by_seconds else 1.0
-                draw_losses(axes, curve, scale)
-            axes.set_ylim(*limits(own))
-            axes.set_xlim(left=0)
+    """Rows by epoch and by seconds for each data set; a column per k; the band is from the best seed to the worst."""
+    datasets = list(dict.fromkeys(curve["dataset"] for curve in result["curves"]))
+    values = list(dict.fromkeys(curve["k"] for curve in result["curves"]))
+    figure = new_figure(max(6.5, 3.4 * len(values)), 0.6 + 3 * 2 * len(datasets))
+    grid = figure.subplots(2 * len(datasets), len(values), squeeze=False)
+    for place, dataset in enumerate(datasets):
+        for column, k in enumerate(values):
+            own = [curve for curve in result["curves"] if (curve["dataset"], curve["k"]) == (dataset, k)]
+            for axes, by_seconds in ((grid[2 * place][column], False), (grid[2 * place + 1][column], True)):
+                across = "seconds of one model's steps" if by_seconds else "epoch"
+                prepare(axes, f"{dataset}, k = {k}", across, "test loss (nats)" if column == 0 else "")
+                for curve in own:
+                    draw_losses(axes, curve, curve["seconds_per_epoch"] if by_seconds else 1.0)
+                axes.set_ylim(*limits(own))
+                axes.set_xlim(left=0)
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     save(figure, result, f"Test loss; seconds: {result['seconds']}", path)

@@ -215,8 +215,15 @@ def enumerate_permutations(
     """
     if not 1 <= n <= MAX_ROWS_LISTED:
         raise ValueError(f"enumerate_permutations lists those of 1 to {MAX_ROWS_LISTED} rows, got n={n}")
-    columns = torch.tensor(list(itertools.permutations(range(n))), device=device)
+    columns = permutations(n, torch.device(device or "cpu"))
     return permutation_matrix(columns, torch.empty(0, n, dtype=dtype, device=device))
+
+
+@functools.cache
+def permutations(n: int, device: torch.device) -> Tensor:
+    """The columns of every permutation, ``[n!, n]``; kept, since a captured graph cannot bring them from the CPU."""
+    with torch.inference_mode(False):  # else a first call in inference mode would spoil them for autograd
+        return torch.tensor(list(itertools.permutations(range(n))), device=device)
 
 
 # ---------------------------------------------------------------------------------------------------- the recursion

@@ -18,6 +18,7 @@ Reference: S. X. Chen, A. P. Dempster & J. S. Liu (1994), "Weighted finite popul
 Biometrika 81(3), which calls the law conditional Bernoulli.
 """
 
+import functools
 import itertools
 import math
 
@@ -157,8 +158,16 @@ def enumerate_subsets(
     count = math.comb(n, size)
     if count > MAX_SUBSETS:
         raise ValueError(f"there are {count:,} subsets of {size} of {n} items, more than the {MAX_SUBSETS:,} listed")
-    chosen = torch.tensor(list(itertools.combinations(range(n), size)), dtype=torch.long).reshape(count, size)
-    return torch.zeros(count, n, dtype=dtype).scatter(-1, chosen, 1.0).to(device)
+    chosen = combinations(n, size, torch.device(device or "cpu"))
+    return torch.zeros(count, n, dtype=dtype, device=device).scatter(-1, chosen, 1.0)
+
+
+@functools.lru_cache(maxsize=16)
+def combinations(n: int, size: int, device: torch.device) -> Tensor:
+    """The items of every subset, ``[C(n, m), m]``; kept, since a captured graph cannot bring them from the CPU."""
+    with torch.inference_mode(False):  # else a first call in inference mode would spoil them for autograd
+        listed = list(itertools.combinations(range(n), size))
+        return torch.tensor(listed, dtype=torch.long, device=device).reshape(math.comb(n, size), size)
 
 
 # ---------------------------------------------------------------------------------------------------- the recursion
