@@ -1,6 +1,7 @@
 """The app as a whole: it starts, shows every tab, keeps to this machine."""
 
 import http.client
+import re
 import urllib.error
 import urllib.request
 from typing import Any
@@ -66,6 +67,15 @@ def test_every_tab_opens_in_a_browser(visitor: Any) -> None:
         visitor.show(tab)
         page.get_by_role("tabpanel").locator("visible=true").first.wait_for()
     visitor.check()
+
+
+def test_fonts_come_with_the_app_and_have_all_letters(address: str) -> None:
+    with urllib.request.urlopen(f"{address}/theme.css") as answer:
+        fonts = re.findall(r"url\('([^']*)'\)", answer.read().decode())
+    assert len(fonts) == 4
+    for font in fonts:
+        with urllib.request.urlopen(f"{address}/{font}") as answer:
+            assert len(answer.read()) > 20_000, font  # those of a few letters have five thousand bytes
 
 
 def test_ctrl_c_is_no_mishap(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:

@@ -19,6 +19,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 import fastapi
 import gradio as gr
 import uvicorn
+from gradio.themes.utils.fonts import LocalFont
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -121,6 +122,17 @@ class Restrict:
         await self.app(scope, receive, send_restricted)
 
 
+def make_theme() -> gr.themes.Default:
+    """Colours and fonts; bold for headings, because the semi-bold files that come with Gradio lack most letters."""
+    weights = (400, 700)
+    return gr.themes.Default(
+        primary_hue="indigo",
+        secondary_hue="teal",
+        font=(LocalFont("Source Sans Pro", weights), "ui-sans-serif", "system-ui", "sans-serif"),
+        font_mono=(LocalFont("IBM Plex Mono", weights), "ui-monospace", "Consolas", "monospace"),
+    )
+
+
 def make_application(library: Library, hosts: Collection[str] | None = None) -> fastapi.FastAPI:
     """The web application: the page, and the report of every run; under these names alone, or any."""
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -149,7 +161,7 @@ def make_application(library: Library, hosts: Collection[str] | None = None) -> 
         ssr_mode=False,
         mcp_server=False,
         enable_monitoring=False,
-        theme=gr.themes.Default(primary_hue="indigo", secondary_hue="teal"),
+        theme=make_theme(),
         css=STYLE,
     )
     return mounted
