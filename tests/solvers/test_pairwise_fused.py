@@ -28,10 +28,13 @@ def problem(n: int, *, shared: bool = False, impossible: bool = False, batch: tu
 
 
 @pytest.mark.parametrize("n", [8, 9, 12, 15, 17])
-@pytest.mark.parametrize("kind", ["own", "shared", "impossible", "two batch dimensions", "empty"])
+@pytest.mark.parametrize("kind", ["own", "shared", "impossible", "two batch dimensions", "empty", "slices"])
 def test_sample_kl_and_gradient(n, kind):
     batch = {"two batch dimensions": (2, 2), "empty": (0,)}.get(kind, (3,))
     unary, pairwise, noise = problem(n, shared=kind == "shared", impossible=kind == "impossible", batch=batch)
+    if kind == "slices":  # of the wider rows that one layer gives
+        rows = torch.cat([unary, pairwise.flatten(1)], 1)
+        unary, pairwise = rows[:, :n], rows[:, n:].unflatten(1, (n, n))
     z, kl, to_unary, to_pairwise = fused.sample_and_kl(unary, pairwise, noise)
     leaves = unary.double().requires_grad_(), pairwise.double().requires_grad_()
     q = PairwiseBits(*leaves)

@@ -306,12 +306,11 @@ class Direct(Estimator):
         else:
             z = choose(latent)
             value, weights = self._linearise(latent, cost, z)
-            step = self._epsilon_for(latent.event_dims) * weights
-            scores = latent.scores.detach()
-            better = choose(latent.with_scores(scores - step))
-            worse = choose(latent.with_scores(scores + step)) if self.two_sided else z
+            scores, epsilon = latent.scores.detach(), self._epsilon_for(latent.event_dims)
+            better = choose(latent.with_scores(torch.addcmul(scores, weights, epsilon, value=-1)))
+            worse = choose(latent.with_scores(torch.addcmul(scores, weights, epsilon))) if self.two_sided else z
         return attach_difference(
-            value, latent, worse, better, 1 / (2 * self.epsilon if self.two_sided else self.epsilon)
+            value, latent, worse, better, (2 * self.epsilon if self.two_sided else self.epsilon).reciprocal()
         )
 
     def _move_all(

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from argrad.costs import SharedCost, evaluate_single_changes
+from argrad.experiments.softplus_sum import softplus_sum
 from argrad.latents import Bits, Latent, PairwiseBits, Variables
 from argrad.solvers.pairwise import PairwiseSolverName
 
@@ -61,7 +62,7 @@ class StackedBitsVAE(nn.Module):
     ) -> None:
         super().__init__()
         self.bits, self.encoder, self.perturbed_solver = bits, encoder, perturbed_solver
-        sizes = {"enter": (pixels, hidden), "unary": (hidden, bits), "codes": (2 * bits, hidden)}
+        sizes = {"enter": (pixels, hidden), "scores": (hidden, bits), "codes": (2 * bits, hidden)}
         sizes["leave"] = (hidden, pixels)
         if encoder != "unstructured":  # last, so that the other layers start as those of the unstructured encoder
             sizes["pairs"] = (hidden, bits * bits)
@@ -72,20 +73,21 @@ class StackedBitsVAE(nn.Module):
                 for name, (inputs, outputs) in sizes.items():
                     layer = nn.Linear(inputs, outputs)
                     weights.setdefault(name, []).append(layer.weight.detach().T)
-                    weights.setdefault(f"{name}_bias", []).append(layer.bias.detach()[None])
-        for name, rows in weights.items():
-            self.register_parameter(name, nn.Parameter(torch.stack(rows).contiguous()))
-        if encoder == "supermodular":
-            nn.init.constant_(self.pairs_bias, -3.0)
+                    bias = layer.bias.detach()[None]
+                    start = torch.full_like(bias, -3.0) if (name, encoder) == ("pairs", "supermodular") else bias
+                    weights.setdefault(f"{name}_bias", []).append(start)
+        stacked = {name: torch.stack(rows) for name, rows in weights.items()}
+        for kind in ("", "_bias") if encoder != "unstructured" else ():  # one product for scores of bits and of pairs
+            stacked[f"scores{kind}"] = torch.cat([stacked[f"scores{kind}"], stacked.pop(f"pairs{kind}")], -1)
+        for name, tensor in stacked.items():
+            self.register_parameter(name, nn.Parameter(tensor.contiguous()))
         self.register_buffer("all_codes", Bits(torch.zeros(bits)).enumerate(), persistent=False)
         self.register_buffer("one_hot", torch.tensor(one_hot, dtype=torch.get_default_dtype())[:, None, None])
 
     enter: Tensor
     enter_bias: Tensor
-    unary: Tensor
-    unary_bias: Tensor
-    pairs: Tensor
-    pairs_bias: Tensor
+    scores: Tensor
+    scores_bias: Tensor
     codes: Tensor
     codes_bias: Tensor
     leave: Tensor
@@ -96,10 +98,11 @@ class StackedBitsVAE(nn.Module):
     def latent(self, x: Tensor) -> Bits | PairwiseBits:
         """The posterior of images ``[M, B, pixels]``, of batch ``[M, B]``."""
         hidden = torch.baddbmm(self.enter_bias, x, self.enter).relu()
-        unary = torch.baddbmm(self.unary_bias, hidden, self.unary)
+        scores = torch.baddbmm(self.scores_bias, hidden, self.scores)
         if self.encoder == "unstructured":
-            return Bits(unary, validate=False)
-        pairs = torch.baddbmm(self.pairs_bias, hidden, self.pairs).unflatten(-1, (self.bits, self.bits))
+            return Bits(scores, validate=False)
+        unary, pairs = scores.split([self.bits, self.bits**2], -1)
+        pairs = pairs.unflatten(-1, (self.bits, self.bits))
         if self.encoder == "supermodular":
             pairs = softplus(pairs)
         solver = self.perturbed_solver
@@ -123,7 +126,7 @@ class StackedBitsVAE(nn.Module):
 
     def states(self) -> Tensor:
         """All codes, ``[M, 2^n, n]``."""
-        return self.all_codes.expand(len(self.unary), -1, -1)
+        return self.all_codes.expand(len(self.enter), -1, -1)
 
     @torch.no_grad()
     def evaluate(self, images: Tensor, chunk: int = 250) -> tuple[Tensor, Tensor]:
@@ -133,10 +136,10 @@ class StackedBitsVAE(nn.Module):
         """
         hidden = self.decoder_hidden(self.states())
         normalizers = self.log_normalizers(hidden).unsqueeze(1)
-        elbo = torch.zeros(len(self.unary), dtype=torch.float64, device=images.device)
+        elbo = torch.zeros(len(self.enter), dtype=torch.float64, device=images.device)
         nll = torch.zeros_like(elbo)
         for part in images.split(chunk):
-            x = part.to(self.unary.dtype).expand(len(self.unary), *part.shape)
+            x = part.to(self.enter.dtype).expand(len(self.enter), *part.shape)
             read, constant = self.read(x)
             costs = normalizers - torch.baddbmm(constant.unsqueeze(-1), read, hidden.mT)
             log_q = self.latent(x).log_prob_all()
@@ -177,4 +180,4 @@ class StackedReconstruction(SharedCost):
         """All 2^n codes, ``[M, B, 2^n]``: each model decodes every code once, for all its images."""
         hidden = self.model.decoder_hidden(self.model.states())
         seen = torch.baddbmm(self.constant.unsqueeze(-1), self.seen, hidden.mT)
-        return self.model.log_normalizers(hidden).unsqueeze(1) - seen
+        return softplus_sum(hidden, self.model.leave, self.model.leave_bias).unsqueeze(1) - seen

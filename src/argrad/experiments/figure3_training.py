@@ -235,7 +235,7 @@ class Trainer:
 
     def _one_step(self) -> None:
         chosen = self.orders.index_select(1, self.cursor + self.offsets)
-        x = self.images[chosen].to(self.model.unary.dtype)
+        x = self.images[chosen].to(self.model.enter.dtype)
         if len(self.orders) != len(self.own_order):
             x = x[self.own_order]
         for parameter in self.parameters:

@@ -223,8 +223,13 @@ def one_hot_argmax(scores: Tensor) -> Tensor:
 
 
 def sum_of_all_choices(values: Tensor) -> Tensor:
-    """For ``[*batch, n, k]``, the sum over variables of each of the k^n choices, the last changing fastest."""
-    total = values[..., 0, :]
-    for i in range(1, values.shape[-2]):
-        total = (total.unsqueeze(-1) + values[..., i, :].unsqueeze(-2)).flatten(-2)
-    return total
+    """For ``[*batch, n, k]``, the sum over variables of each of the k^n choices, the last changing fastest.
+
+    Half the variables and the other half are summed on their own, so that only one addition, and on the way back two
+    sums along its sides, are as large as the result.
+    """
+    n = values.shape[-2]
+    if n == 1:
+        return values[..., 0, :]
+    first, last = (sum_of_all_choices(half) for half in values.split([n // 2, n - n // 2], -2))
+    return (first.unsqueeze(-1) + last.unsqueeze(-2)).flatten(-2)

@@ -25,6 +25,7 @@ from argrad.latents.structured import (
     choose_solver,
     draw_gumbel,
     expected_gap,
+    kl_from_entropy,
     refuse_empty_support,
     solve_with,
 )
@@ -168,6 +169,9 @@ class Chain(Structured, Variables):
 
     def _entropy(self) -> Tensor:
         return chain_entropy(self.scores, self.transition, validate=False)
+
+    def _kl_to_uniform(self) -> Tensor:
+        return kl_from_entropy(self, self._entropy())
 
     def _kl_to(self, prior: Self) -> Tensor:
         """E[score − prior's score] − log Z + log prior's Z, by the marginals of values and of steps."""

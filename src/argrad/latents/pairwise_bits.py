@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from argrad.latents.base import MAX_STATES, Law, Variables
 from argrad.latents.bits import Bits
 from argrad.latents.categorical import Categorical
-from argrad.latents.structured import Structured, choose_law
+from argrad.latents.structured import Structured, choose_law, kl_from_entropy
 from argrad.noise import gumbel, logistic
 from argrad.solvers.pairwise import PairwiseSolver, PairwiseSolverName, pairwise_score, solve_pairwise
 from argrad.solvers.pairwise_checks import check_pairwise
@@ -210,13 +210,24 @@ class PairwiseBits(Structured, Variables):
         return torch.cat(halves, -1).to(self.scores.dtype)
 
     def _entropy(self) -> Tensor:
+        known = self._known_kl()
+        if known is not None:
+            return self.variables * math.log(2) - known
+        return self._states().entropy().to(self.scores.dtype)
+
+    def _kl_to_uniform(self) -> Tensor:
+        known = self._known_kl()
+        return kl_from_entropy(self, self._entropy()) if known is None else known
+
+    def _known_kl(self) -> Tensor | None:
+        """The KL to the uniform distribution where the kernel finds it together with its gradients."""
         if not (self.differentiated_once and self.requires_grad and can_fuse(self.scores, self.pairwise)):
-            return self._states().entropy().to(self.scores.dtype)
+            return None
         if self._kl_kept is None:
             self._sample_and_keep_kl(self.scores.new_zeros(self.noise_shape))
         assert self._kl_kept is not None
-        entropy: Tensor = KnownEntropy.apply(self.scores, self.pairwise, *self._kl_kept)  # type: ignore[no-untyped-call]
-        return entropy
+        kl: Tensor = KnownKL.apply(self.scores, self.pairwise, *self._kl_kept)  # type: ignore[no-untyped-call]
+        return kl
 
     def _kl_to(self, prior: Self) -> Tensor:
         return self._states().kl(prior._states()).to(self.scores.dtype)
@@ -228,20 +239,20 @@ class PairwiseBits(Structured, Variables):
         return f"variables={self.variables}"
 
 
-class KnownEntropy(torch.autograd.Function):
-    """n log 2 − KL, whose gradients are known already: for latents that are differentiated once."""
+class KnownKL(torch.autograd.Function):
+    """A KL whose gradients are known already: for latents that are differentiated once."""
 
     @staticmethod
     def forward(ctx: Any, unary: Tensor, pairwise: Tensor, kl: Tensor, to_unary: Tensor, to_pairwise: Tensor) -> Tensor:
         ctx.save_for_backward(to_unary, to_pairwise)
         ctx.shared = pairwise.dim() == 2 < to_pairwise.dim()
-        return unary.shape[-1] * math.log(2) - kl
+        return kl.clamp_min(0.0)  # rounding alone makes it negative
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         to_unary, to_pairwise = ctx.saved_tensors
-        pairs = to_pairwise * -upstream[..., None, None]
+        pairs = to_pairwise * upstream[..., None, None]
         if ctx.shared:
             pairs = pairs.sum(tuple(range(pairs.dim() - 2)))
-        return to_unary * -upstream.unsqueeze(-1), pairs, None, None, None
+        return to_unary * upstream.unsqueeze(-1), pairs, None, None, None

@@ -69,7 +69,7 @@ class Structured(Latent):
         """KL(self || prior) in nats, ``[*batch]``; to the uniform distribution over all structures when None."""
         self._require_gibbs("kl")
         if prior is None:
-            return (math.log(self.num_states) - self._entropy()).clamp_min(0.0)  # rounding alone makes it negative
+            return self._kl_to_uniform()
         if type(prior) is not type(self) or prior._details() != self._details() or prior.law != "gibbs":
             raise ValueError(f"the KL of {self!r} needs a prior of the same family, shape and law, got {prior!r}")
         return self._kl_to(prior).clamp_min(0.0)
@@ -105,6 +105,10 @@ class Structured(Latent):
     @abstractmethod
     def _entropy(self) -> Tensor:
         """The entropy."""
+
+    @abstractmethod
+    def _kl_to_uniform(self) -> Tensor:
+        """KL to the uniform distribution over all structures; :func:`kl_from_entropy` is one way."""
 
     @abstractmethod
     def _kl_to(self, prior: Self) -> Tensor:
@@ -173,10 +177,19 @@ class SumOfParts(Structured):
         return total.masked_fill(~is_possible(total), -torch.inf).to(self.scores.dtype)
 
     @final
+    def _kl_to_uniform(self) -> Tensor:
+        return kl_from_entropy(self, self._entropy())
+
+    @final
     def _kl_to(self, prior: Self) -> Tensor:
         """E[score − prior's score] − log Z + log prior's Z, where the expectation is linear in the marginals."""
         gap = expected_gap(self._mean(), self._read_scores(), prior._read_scores())
         return gap.sum(tuple(range(-self.event_dims, 0))) - self._log_partition() + prior._log_partition()
+
+
+def kl_from_entropy(latent: Latent, entropy: Tensor) -> Tensor:
+    """log |structures| − entropy, ``[*batch]``, which rounding alone makes negative."""
+    return (math.log(latent.num_states) - entropy).clamp_min(0.0)
 
 
 def expected_gap(mean: Tensor, scores: Tensor, prior: Tensor) -> Tensor:

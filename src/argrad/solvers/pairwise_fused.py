@@ -66,10 +66,11 @@ def sample_and_kl(
     """
     n = unary.shape[-1]
     batch = unary.shape[:-1]
-    flat, pairs, draw = unary.detach().reshape(-1, n).contiguous(), pairwise.detach().contiguous(), noise.contiguous()
-    z = torch.empty_like(flat)
+    flat, draw = rows_of(unary.detach().reshape(-1, n)), noise.contiguous()
+    pairs = rows_of(pairwise.detach().reshape(-1, n * n))
+    z = flat.new_empty(len(flat), n)
     kl = flat.new_empty(len(flat))
-    to_unary = torch.empty_like(flat) if gradient else z
+    to_unary = torch.empty_like(z) if gradient else z
     to_pairwise = flat.new_empty(len(flat), n, n) if gradient else z
     if len(flat):
         from argrad.solvers.pairwise_kernel import program
@@ -82,7 +83,8 @@ def sample_and_kl(
             kl,
             to_unary,
             to_pairwise,
-            0 if pairwise.dim() == 2 else n * n,
+            flat.stride(0),
+            0 if pairwise.dim() == 2 else pairs.stride(0),
             n=n,
             first=n // 2,
             second=n - n // 2,
@@ -95,3 +97,8 @@ def sample_and_kl(
     if not gradient:
         return z.reshape(unary.shape), kl.reshape(batch), z, z
     return z.reshape(unary.shape), kl.reshape(batch), to_unary.reshape(unary.shape), to_pairwise.reshape(*batch, n, n)
+
+
+def rows_of(matrix: Tensor) -> Tensor:
+    """The matrix itself where the numbers of each row lie side by side, as in a slice of wider rows; else a copy."""
+    return matrix if matrix.stride(-1) == 1 else matrix.contiguous()

@@ -30,6 +30,7 @@ def program(
     kl,
     to_unary,
     to_pairwise,
+    unary_stride,
     pairwise_stride,
     n: tl.constexpr,
     first: tl.constexpr,
@@ -41,7 +42,7 @@ def program(
 ):
     """One example: sample into z and, with GRADIENT, the KL and its gradients."""
     example = tl.program_id(0)
-    u = unary + example * n
+    u = unary + example.to(tl.int64) * unary_stride
     w = pairwise + example.to(tl.int64) * pairwise_stride
     draw = noise + example.to(tl.int64) * (A + B)
     k = tl.arange(0, R)
