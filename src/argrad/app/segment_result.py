@@ -26,6 +26,8 @@ FILES = {"labels": "-labels.nii.gz", "volumes": "-volumes.csv", "page": "-segmen
 """What can be taken along, and what is put behind the name of the scan."""
 SIDES = (("back", "front"), ("left", "right"), ("left", "right"))
 """What lies to the left and the right of the pictures in the three directions."""
+ROW = 'style="border:0"'
+"""Gradio draws a frame around every row of a table."""
 
 
 @final
@@ -95,7 +97,7 @@ class Segmented:
     def table(self) -> str:
         """Volumes as an HTML table."""
         rows = "".join(
-            "<tr>"
+            f"<tr {ROW}>"
             + cell(f'<span style="color:{css(one.colour)}">■</span> {html.escape(one.name)}', "th")
             + "".join(map(cell, (one.colour, f"{one.voxels:,}", f"{one.millilitres:.3f}", f"{one.expected:.3f}")))
             + "</tr>"
@@ -106,7 +108,7 @@ class Segmented:
         nothing = "" if any(one.voxels for one in self.structures) else "<p><b>Nothing was found.</b></p>"
         return (
             f'{nothing}<div style="overflow-x:auto" tabindex="0" role="region" aria-label="Volumes">'
-            f'<table style="border:0;border-collapse:collapse"><tr>{head}</tr>{rows}</table></div>'
+            f'<table style="border:0;border-collapse:collapse"><tr {ROW}>{head}</tr>{rows}</table></div>'
             "<p>The expected volume counts every voxel by its probability. "
             f"Mean uncertainty inside the structures: {self.unsure:.0%}.</p>"
         )
