@@ -96,7 +96,8 @@ class TestTrain:
         capsys.readouterr()
 
     def test_the_usual_number_of_epochs_can_be_asked_for_at_resume(self, capsys):
-        train(capsys, "--run-folder", "mine", "--batch-size", "1500")
+        np.save("few.npy", np.random.default_rng(0).integers(0, 256, (30, 4, 4), np.uint8))
+        train(capsys, "--data", "few.npy", "--run-folder", "mine")
         usual = TrainSettings().epochs
         assert cli.main(["train", "--resume", "mine", "--epochs", str(usual), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["epochs"] == usual

@@ -1,5 +1,6 @@
 """`import argrad` is cheap: whoever has torch loaded hardly notices it."""
 
+import math
 import os
 import subprocess
 import sys
@@ -28,11 +29,14 @@ def cpu_seconds(imports: str) -> float:
 
 def test_import_adds_little_to_torch() -> None:
     # Interleaved, so that a busy or throttled machine slows both sides; the best of each is the one least disturbed.
-    rounds = [(cpu_seconds("torch"), cpu_seconds("torch, argrad")) for _ in range(ROUNDS)]
-    torch_alone = min(alone for alone, _ in rounds)
-    with_argrad = min(both for _, both in rounds)
-    added = with_argrad - torch_alone
-    allowed = max(ALLOWED_SECONDS, ALLOWED_SHARE * torch_alone)
+    # There is another round only where the last one found too much.
+    torch_alone = with_argrad = math.inf
+    for _ in range(ROUNDS):
+        torch_alone = min(torch_alone, cpu_seconds("torch"))
+        with_argrad = min(with_argrad, cpu_seconds("torch, argrad"))
+        added, allowed = with_argrad - torch_alone, max(ALLOWED_SECONDS, ALLOWED_SHARE * torch_alone)
+        if added <= allowed:
+            break
     assert added <= allowed, (
         f"import argrad adds {added:.2f} s to import torch ({torch_alone:.2f} s); allowed: {allowed:.2f} s.\n"
         f"See what takes the time: python -X importtime -c 'import torch, argrad'"

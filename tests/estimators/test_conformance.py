@@ -102,7 +102,7 @@ def test_every_estimator_is_configured():
 
 
 @pytest.mark.parametrize(("label", "name"), supported(lambda estimator: estimator.unbiased))
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])  # one problem, and another
 def test_unbiased_gradients(label, name, seed):
     problem = make(name, seed)
     estimator = trained(CONFIGURATIONS[label](), problem).eval()
