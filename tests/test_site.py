@@ -219,7 +219,7 @@ def test_search_finds_a_page(site, chromium, address, how):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(120_000)
     page.goto(f"{address if how == 'server' else site.as_uri()}/index.html", wait_until="load")
-    page.fill("input[name=query]", "leave-one-out")
+    page.locator("input[name=query]").press_sequentially("leave-one-out")  # the page listens to keys
     result = page.locator(".md-search-result__link").first
     result.wait_for()
     assert result.get_attribute("href")
