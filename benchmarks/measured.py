@@ -76,7 +76,7 @@ def table1(result: dict[str, Any]) -> Rows:
 def hippocampus(result: dict[str, Any]) -> Rows:
     """Labels without labelled scans."""
     ours, em = (" and ".join(f"{v:.2f}" for v in result["rows"][name]["mean"]) for name in ("ours", EM))
-    return [("Dice of two parts of the hippocampus, no scan labelled; EM with the same prior", f"{ours}; {em}")]
+    return [("Dice of two parts of the hippocampus, no scan labelled; EM with the location prior", f"{ours}; {em}")]
 
 
 SOURCES: dict[str, Callable[[dict[str, Any]], Rows]] = {
@@ -97,4 +97,4 @@ def markdown(root: Path) -> str:
         lines += [f"| {words} | {value} | `{result['command']}` |" for words, value in rows(result)]
         machines[result["hardware"]] = result["software"]
     said = "; ".join(f"{hardware} ({software})" for hardware, software in machines.items())
-    return "\n".join([*lines, "", f"Medians and quartiles over rounds, means over seeds. On {said}."])
+    return "\n".join([*lines, "", f"Medians and quartiles over rounds, means over seeds or scans. On {said}."])

@@ -8,7 +8,8 @@ python benchmarks/parts.py assemble OUT                          # here: results
 `try` runs parts with very small settings and few images into OUT/try, says how long each took, and goes on after one
 that fails. A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of
 table1, the rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the
-commit that ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources.
+commit that ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources. A
+`note` put beside the commit in a part's file goes into the result.
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
@@ -144,6 +145,7 @@ def run_figure2(part: Part, k: tuple[int, ...]) -> Any:
     result = figure2.run_figure2({name: load_bits(name, device()) for name in names}, settings)
     table.unlink()
     result["command"] = result["command"].replace(str(table), "results/table1.json")
+    result["settings"]["table1"] = "results/table1.json"
     return result
 
 
@@ -354,10 +356,14 @@ def assemble(folder: Path) -> None:
             continue
         own = [path for path in sorted(folder.glob("*.json")) if path.name.startswith(source.replace(":", "+"))]
         places = {path.stem.replace("+", ":"): json.loads(path.read_text())["where"] for path in own}
-        newest = max(places.values(), key=lambda where: str(where.get("date")))
+        newest = {**max(places.values(), key=lambda where: str(where.get("date")))}
+        newest.pop("note", None)
         result = {**result, **newest, "command": result["command"]}
         if len({where.get("commit") for where in places.values()}) > 1:
             result["commit_of_part"] = {part: where.get("commit") for part, where in places.items()}
+        notes = {part: where["note"] for part, where in places.items() if "note" in where}
+        if notes:
+            result["notes"] = notes
         write_json(ROOT / "results" / f"{name}.json", result)
         print(f"results/{name}.json")
 

@@ -33,6 +33,8 @@ def test_every_row_has_a_number_per_seed():
         assert len(row["nll"]) == (1 if method == "em" else 2)
         if method != "em":
             assert all(loss >= nll - 1e-3 for loss, nll in zip(row["test_loss"], row["nll"], strict=True))
+    assert all(0 <= dead < k for (method, k), row in rows.items() if method != "em" for dead in row["dead_codes"])
+    assert [len(seed) for seed in result["timing"]["restarted"]["revived_in_chosen"]] == [2 * len(recipes(TINY))] * 2
     assert result["timing"]["restarted"]["models"] == len(recipes(TINY)) * 2 * 3 * 2
     assert result["timing"]["table"]["models"] == 4 * 2 * 2
     assert result["timing"]["best"]["models"] == len(recipes(TINY)) * 2 * 2

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from argrad import Bits, PairwiseBits
+from argrad.latents.pairwise_bits import KnownKL
+from argrad.solvers.pairwise_fused import rows_of
 from structured_latents import normal
 from structures import assert_law
 
@@ -93,3 +95,30 @@ def test_the_laws_differ():
     place = 2 ** torch.arange(4, -1, -1)
     share = torch.bincount((perturbed.long() * place).sum(-1), minlength=32) / len(perturbed)
     assert (share - q.log_prob_all().exp()).abs().sum() / 2 > 0.03
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_kl_whose_gradients_are_known(shared):
+    """What a GPU's kernel finds together with the sample goes to the right scores, with the right sign."""
+    leaves = [normal(4, 5).requires_grad_(), (normal(5, 5) if shared else normal(4, 5, 5)).requires_grad_()]
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=leaves[0].dtype)
+    kl = PairwiseBits(*leaves).kl()
+    wide = leaves[0], leaves[1].expand(4, 5, 5)
+    of_each = torch.autograd.grad(kl.sum(), [leaves[0], *leaves[1:]], retain_graph=True)
+    to_pairs = (
+        torch.autograd.functional.jacobian(lambda pairs: PairwiseBits(wide[0].detach(), pairs).kl(), wide[1].detach())
+        .diagonal(dim1=0, dim2=1)
+        .movedim(-1, 0)
+    )
+    expected = torch.autograd.grad((kl * weights).sum(), leaves)
+    known = KnownKL.apply(*leaves, kl.detach() - 1e-9, of_each[0].detach(), to_pairs)
+    assert bool((known >= 0).all())
+    for ours, theirs in zip(torch.autograd.grad((known * weights).sum(), leaves), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_rows_of_a_wider_matrix_are_not_copied():
+    wide = torch.arange(12.0).reshape(2, 6)
+    rows = rows_of(wide[:, 1:4])
+    assert (rows.data_ptr(), rows.stride()) == (wide[:, 1:].data_ptr(), (6, 1))
+    assert rows_of(wide.T[:, :1].expand(6, 3)).is_contiguous()

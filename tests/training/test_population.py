@@ -9,7 +9,7 @@ from argrad import Direct, Exact, GumbelSoftmax
 from argrad.experiments.bernoulli_mixture import fit_mixture, mixture_nll
 from argrad.models.vae_module import DiscreteVAEModule, default_networks
 from argrad.training import Decay
-from argrad.training.population import Member, Population, stack_networks
+from argrad.training.population import Member, Population, spread, stack_networks
 from argrad.training.population_loop import train_population
 
 PIXELS, SEEDS = 20, (0, 1)
@@ -181,3 +181,22 @@ def test_a_population_that_averages_is_judged_by_its_average():
     expected = population.evaluate(x, population.averaged())[0]
     torch.testing.assert_close(history.validation[-1], expected)
     assert not torch.allclose(expected, population.evaluate(x)[0], atol=1e-6)
+
+
+def test_the_spread_of_weights_is_each_models_own():
+    members = [Member(4, "exact"), Member(7, "exact")]
+    weights = stack_networks(networks, members, SEEDS)
+    population = Population(weights, members)
+    possible = ~population.impossible[:, :, 0, :].unsqueeze(-2)
+    found = spread(weights["scores"], possible)
+    for member, k in ((0, 4), (1, 7)):
+        own = weights["scores"][:, member, :, :k]
+        expected = own.flatten(1).std(1, correction=0)
+        torch.testing.assert_close(found[:, member, 0, 0], expected)
+
+
+def test_dead_codes_are_counted_among_a_members_own():
+    members = [Member(4, "exact"), Member(5, "exact")]
+    population = Population(stack_networks(networks, members, (0,)), members)
+    usage = torch.tensor([[[0.5, 0.48, 0.02, 0.0, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]]])
+    assert population.dead(usage).tolist() == [[[False, False, True, True, False], [False] * 5]]

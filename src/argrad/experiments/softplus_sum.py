@@ -1,9 +1,9 @@
 r"""The sum over pixels of softplus(h W + b) for very many rows h, in few passes over its [rows, pixels] numbers.
 
 With all 2^n codes of Figure 3 the logits h W + b are most of the memory that a step moves. PyTorch's own operations
-write and read them eleven times on the way there and back. Here they are written by the product, then read once and
-replaced by their sigmoids σ, while their softplus is summed; on a GPU one kernel does that, in Triton. On the way back,
-with the gradient g of each row's sum,
+write or read them about eleven times on the way there and back: bias, product, softplus, sum, and the same backwards.
+Here they are written by the product, then read once and replaced by their sigmoids σ, while their softplus is summed;
+on a GPU one kernel does that, in Triton. On the way back, with the gradient g of each row's sum,
 
 .. math:: \partial h = g \odot (\sigma W^\top), \quad \partial W = (g \odot h)^\top \sigma, \quad \partial b = g^\top
     \sigma,

@@ -148,7 +148,9 @@ def best_restarts(
     )
     losses = history.validation[-1].unflatten(1, (settings.restarts, count))
     chosen = losses.argmin(1) * count + torch.arange(count)
-    return pick_members(population.averaged(), chosen.to(train.device)), timing_of(population, history)
+    timing = timing_of(population, history)
+    timing["revived_in_chosen"] = history.revived.gather(1, chosen).tolist()
+    return pick_members(population.averaged(), chosen.to(train.device)), timing
 
 
 def timing_of(population: Population, history: PopulationHistory) -> dict[str, Any]:
@@ -252,6 +254,7 @@ def read_rows(
     """One row per method and k, with one number per seed, at each model's best validation epoch."""
     chosen, _ = population.evaluate(validation, history.best)
     loss, nll = population.evaluate(test, history.best)
+    dead = population.dead(population.usage(validation, history.best)).sum(-1)
     rows = []
     for index, method in enumerate(methods):
         rows.append(
@@ -265,6 +268,7 @@ def read_rows(
                 "best_epoch": history.best_epoch[:, index].tolist(),
                 "epsilon": [round(v, 5) for v in population.epsilon[:, index].tolist()],
                 "revived": history.revived[:, index].tolist(),
+                "dead_codes": dead[:, index].tolist(),
             }
         )
     return rows

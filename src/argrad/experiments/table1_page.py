@@ -123,4 +123,8 @@ def effort(result: dict[str, Any]) -> list[str]:
                 )
         if parts:
             lines.append(f"- {dataset}: {'; '.join(parts)}.")
-    return [*lines, f"- All trainings together: {total / 60:.1f} minutes, evaluation left out."] if lines else []
+    return (
+        [*lines, f"- The seconds of all groups add up to {total / 60:.1f} minutes, evaluation left out."]
+        if lines
+        else []
+    )

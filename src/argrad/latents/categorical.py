@@ -229,7 +229,7 @@ def sum_of_all_choices(values: Tensor) -> Tensor:
     sums along its sides, are as large as the result.
     """
     n = values.shape[-2]
-    if n == 1:
+    if n < 2:
         return values[..., 0, :]
     first, last = (sum_of_all_choices(half) for half in values.split([n // 2, n - n // 2], -2))
     return (first.unsqueeze(-1) + last.unsqueeze(-2)).flatten(-2)

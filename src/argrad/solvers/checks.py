@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["can_read_values", "check_possible", "check_scores"]
+__all__ = ["can_read_values", "check_possible", "check_scores", "worth_keeping"]
 
 
 def can_read_values(tensor: Tensor) -> bool:
@@ -15,6 +15,14 @@ def can_read_values(tensor: Tensor) -> bool:
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return torch._C._functorch.peek_interpreter_stack() is None
+
+
+def worth_keeping(like: Tensor) -> bool:
+    """Whether a list made for the device of this tensor should be kept: on a GPU, for real, and not while compiling.
+
+    A CUDA graph that is being captured cannot bring the list from the CPU; it has to be there from a call before.
+    """
+    return like.is_cuda and type(like) is Tensor and not torch.compiler.is_compiling()
 
 
 def check_scores(name: str, scores: Tensor, event: str, *, validate: bool) -> None:

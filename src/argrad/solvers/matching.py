@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from argrad.solvers.checks import check_possible, check_scores
+from argrad.solvers.checks import check_possible, check_scores, worth_keeping
 from argrad.solvers.compiled import has_numba, prange, run
 from argrad.solvers.log_space import finite, impossible, is_possible, log_softmax, log_sum, softmax
 
@@ -215,15 +215,23 @@ def enumerate_permutations(
     """
     if not 1 <= n <= MAX_ROWS_LISTED:
         raise ValueError(f"enumerate_permutations lists those of 1 to {MAX_ROWS_LISTED} rows, got n={n}")
-    columns = permutations(n, torch.device(device or "cpu"))
-    return permutation_matrix(columns, torch.empty(0, n, dtype=dtype, device=device))
+    like = torch.empty(0, n, dtype=dtype, device=device)
+    return permutation_matrix(permutations(n, like), like)
 
 
-@functools.cache
-def permutations(n: int, device: torch.device) -> Tensor:
-    """The columns of every permutation, ``[n!, n]``; kept, since a captured graph cannot bring them from the CPU."""
+def permutations(n: int, like: Tensor) -> Tensor:
+    """The columns of every permutation, ``[n!, n]``, on the device of another tensor."""
+    make = kept_permutations if worth_keeping(like) else new_permutations
+    return make(n, like.device)
+
+
+def new_permutations(n: int, device: torch.device) -> Tensor:
+    """List them."""
     with torch.inference_mode(False):  # else a first call in inference mode would spoil them for autograd
         return torch.tensor(list(itertools.permutations(range(n))), device=device)
+
+
+kept_permutations = functools.lru_cache(maxsize=4)(new_permutations)
 
 
 # ---------------------------------------------------------------------------------------------------- the recursion

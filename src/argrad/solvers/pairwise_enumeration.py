@@ -192,10 +192,18 @@ def full_precision(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Numbers are cut into three pieces of 8 bits, which such rounding leaves alone. Where one of two numbers is 0 or 1,
     the pieces of each with the first piece of the other are all there is to their product.
     """
-    if left.dtype != torch.float32 or torch.get_float32_matmul_precision() == "highest":
+    if left.dtype != torch.float32 or products_are_exact():
         return left, right
     a, b = pieces(left), pieces(right)
     return torch.cat([a[0], a[0], a[0], a[1], a[2]], -1), torch.cat([b[0], b[1], b[2], b[0], b[0]], -2)
+
+
+def products_are_exact() -> bool:
+    """Whether float32 products round nothing; not known, so no, where the user has PyTorch's newer settings."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # torch.backends.fp32_precision and its kin are set
+        return False
 
 
 def pieces(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from argrad.solvers.checks import check_possible, check_scores
+from argrad.solvers.checks import check_possible, check_scores, worth_keeping
 from argrad.solvers.log_space import finite, impossible, is_possible, log_add
 
 __all__ = [
@@ -158,16 +158,24 @@ def enumerate_subsets(
     count = math.comb(n, size)
     if count > MAX_SUBSETS:
         raise ValueError(f"there are {count:,} subsets of {size} of {n} items, more than the {MAX_SUBSETS:,} listed")
-    chosen = combinations(n, size, torch.device(device or "cpu"))
-    return torch.zeros(count, n, dtype=dtype, device=device).scatter(-1, chosen, 1.0)
+    zeros = torch.zeros(count, n, dtype=dtype, device=device)
+    return zeros.scatter(-1, combinations(n, size, zeros), 1.0)
 
 
-@functools.lru_cache(maxsize=16)
-def combinations(n: int, size: int, device: torch.device) -> Tensor:
-    """The items of every subset, ``[C(n, m), m]``; kept, since a captured graph cannot bring them from the CPU."""
+def combinations(n: int, size: int, like: Tensor) -> Tensor:
+    """The items of every subset, ``[C(n, m), m]``, on the device of another tensor."""
+    make = kept_combinations if worth_keeping(like) else new_combinations
+    return make(n, size, like.device)
+
+
+def new_combinations(n: int, size: int, device: torch.device) -> Tensor:
+    """List them."""
     with torch.inference_mode(False):  # else a first call in inference mode would spoil them for autograd
         listed = list(itertools.combinations(range(n), size))
         return torch.tensor(listed, dtype=torch.long, device=device).reshape(math.comb(n, size), size)
+
+
+kept_combinations = functools.lru_cache(maxsize=4)(new_combinations)
 
 
 # ---------------------------------------------------------------------------------------------------- the recursion

@@ -18,13 +18,20 @@ __all__ = ["matmul_precision"]
 def matmul_precision(precision: str) -> Iterator[None]:
     """Set how float32 matrix products round ("highest" not at all, "high" to TF32 on a GPU), and set it back.
 
+    Whoever uses PyTorch's newer settings (``torch.backends.fp32_precision`` and its kin) has chosen for themselves, and
+    is left alone.
+
     >>> with matmul_precision("high"):
     ...     torch.get_float32_matmul_precision()
     'high'
     >>> torch.get_float32_matmul_precision()
     'highest'
     """
-    before = torch.get_float32_matmul_precision()
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        yield
+        return
     torch.set_float32_matmul_precision(precision)
     try:
         yield

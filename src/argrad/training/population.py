@@ -26,6 +26,7 @@ from torch.optim.adam import adam
 from argrad.estimators.direct import adaptation_terms, closer_epsilon
 from argrad.latents import Categorical
 from argrad.latents.categorical import one_hot_argmax
+from argrad.training.matmul_precision import matmul_precision
 from argrad.training.schedules import Decay
 
 __all__ = ["Member", "Method", "Population", "Weights", "join_members", "per_weight", "pick_members", "stack_networks"]
@@ -387,17 +388,22 @@ class Population:
         nll = torch.zeros_like(elbo)
         for part in x.split(chunk):
             same = part.to(self.temperature.dtype).expand(self.seeds, *part.shape)
-            scores, costs = self.scores(same, weights), self.table(same, weights)
+            with matmul_precision("highest"):
+                scores, costs = self.scores(same, weights), self.table(same, weights)
             elbo += ((scores.softmax(-1) * costs).sum(-1) + self.kl(scores)).double().sum(-1)
             joint = (-costs).masked_fill(self.impossible, -torch.inf).logsumexp(-1) - self.log_values.unsqueeze(-1)
             nll -= joint.double().sum(-1)
         return elbo / len(x), nll / len(x)
 
     @torch.no_grad()
-    def usage(self, x: Tensor) -> Tensor:
+    def usage(self, x: Tensor, weights: Weights | None = None) -> Tensor:
         """The mean posterior of every model over the same images ``[N, D]``, ``[S, G, K]``."""
         same = x.to(self.temperature.dtype).expand(self.seeds, *x.shape)
-        return self.scores(same).softmax(-1).mean(-2)
+        return self.scores(same, weights).softmax(-1).mean(-2)
+
+    def dead(self, usage: Tensor, threshold: float = 0.1) -> Tensor:
+        """Codes of a member's own that are used less than so many of an equal share, ``[S, G, K]``."""
+        return ~self.impossible[:, :, 0, :] & (usage < threshold / self.log_values.exp().unsqueeze(-1))
 
     @torch.no_grad()
     def revive(self, usage: Tensor, epoch: int, *, threshold: float = 0.1, shake: float = 0.1) -> Tensor:
@@ -408,7 +414,7 @@ class Population:
         """
         possible = ~self.impossible[:, :, 0, :]
         wanted = (epoch <= self.revive_until).unsqueeze(-1)
-        dead = possible & wanted & (usage < threshold / self.log_values.exp().unsqueeze(-1))
+        dead = wanted & self.dead(usage, threshold)
         share = usage.masked_fill(~possible | dead, 0.0)
         bias = self.weights["scores_bias"].detach().clone()
         donor = torch.arange(self.values, device=usage.device).expand_as(usage).clone()
@@ -427,11 +433,18 @@ class Population:
         for name in ("scores", "codes"):  # their last dimension is the code
             weight, mask = self.weights[name], dead.unsqueeze(-2)
             copied = weight.gather(-1, donor.unsqueeze(-2).expand_as(weight))
-            copied += shake * weight.std() * torch.randn_like(copied)
+            copied += shake * spread(weight, possible.unsqueeze(-2)) * torch.randn_like(copied)
             weight.copy_(torch.where(mask, copied, weight))
             for memory in (self.first[name], self.second[name]):
                 memory.masked_fill_(mask, 0.0)
         return dead.sum(-1)
+
+
+def spread(weight: Tensor, possible: Tensor) -> Tensor:
+    """The standard deviation of each model's weights ``[S, G, H, K]`` over the codes that it has, ``[S, G, 1, 1]``."""
+    share = possible / (possible.sum((-2, -1), keepdim=True) * weight.shape[-2])
+    mean = (weight * share).sum((-2, -1), keepdim=True)
+    return ((weight - mean).square() * share).sum((-2, -1), keepdim=True).sqrt()
 
 
 def per_weight(per_model: Tensor, name: str, dims: int) -> Tensor:
