@@ -26,7 +26,7 @@ body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 4rem; background:
        font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
 p { margin: .25rem 0 .75rem; max-width: 46rem; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .cards div { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem; }
 .cards b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 figure { margin: .5rem 0 1rem; } img { max-width: 100%; height: auto; }
@@ -76,16 +76,27 @@ def commands(lines: Sequence[str]) -> str:
 
 
 def figure(drawing: Figure, caption: str) -> str:
-    """A matplotlib figure."""
+    """A matplotlib figure; without a caption, its axes say what it shows to those who cannot see it."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", dpi=144, bbox_inches="tight")
-    return _image(buffer.getvalue(), caption, "plot", drawing.get_figwidth() * 96)
+    return _image(buffer.getvalue(), caption, "plot", drawing.get_figwidth() * 96, caption or in_words(drawing))
+
+
+def in_words(drawing: Figure) -> str:
+    """What is drawn: the title of each plot, its axes, and the names of its lines."""
+    plots = []
+    for axes in drawing.axes:
+        title = next(filter(None, (axes.get_title(place) for place in ("left", "center", "right"))), "")
+        across = " against ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+        names = ", ".join(map(str, axes.get_legend_handles_labels()[1]))
+        plots.append(": ".join(filter(None, (title, across, names))))
+    return "Plot. " + "; ".join(filter(None, plots))
 
 
 def mosaic(images: np.ndarray[Any, Any], caption: str, columns: int) -> str:
     """Small images in a grid, filled row by row, as :func:`mosaic_png` takes them."""
     png, width = mosaic_png(images, columns=columns, zoom=max(1, round(56 / images.shape[-2])))
-    return _image(png, caption, "mosaic", width)
+    return _image(png, caption, "mosaic", width, caption)
 
 
 def mosaic_png(images: np.ndarray[Any, Any], *, columns: int, zoom: int = 1, gap: int = 4) -> tuple[bytes, int]:
@@ -114,10 +125,9 @@ def mosaic_png(images: np.ndarray[Any, Any], *, columns: int, zoom: int = 1, gap
     return buffer.getvalue(), canvas.shape[1]
 
 
-def _image(png: bytes, caption: str, kind: str, width: float) -> str:
+def _image(png: bytes, caption: str, kind: str, width: float, alt: str) -> str:
     data = base64.b64encode(png).decode()
-    alt = html.escape(caption, quote=True)
-    return (
-        f'<figure><img class="{kind}" width="{round(width)}" alt="{alt}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-    )
+    words = html.escape(alt, quote=True)
+    below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    source = f"data:image/png;base64,{data}"
+    return f'<figure><img class="{kind}" width="{round(width)}" alt="{words}" src="{source}">{below}</figure>'
