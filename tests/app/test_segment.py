@@ -28,7 +28,8 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A scan that is larger than those that the model has seen, in another orientation."""
     path = tmp_path_factory.mktemp("scans") / "case_7_0000.nii.gz"
     _, scans = cases(1, 7, (24, 28, 22))
-    nibabel.Nifti1Image(scans[0].astype(np.float32), TURNED).to_filename(path)
+    turned = scans[0][::-1, :, ::-1]  # as TURNED says: what is up in the model's scans is up here too
+    nibabel.Nifti1Image(turned.astype(np.float32), TURNED).to_filename(path)
     return path
 
 
