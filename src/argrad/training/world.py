@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
@@ -109,7 +110,14 @@ class World:
         """Wait for the others and leave the group; call it when models and optimisers are gone."""
         if self.size > 1:
             dist.barrier()
+            time.sleep(SETTLING)
             dist.destroy_process_group()
+
+
+SETTLING = 0.3
+"""Seconds between the last message and leaving the group. Without a pause a process of a busy machine ended now and then
+(4 times in 45) with "terminate called without an active exception"; with it, not once in 24: the threads that carry
+messages seem to let go of the last one a moment after it has come."""
 
 
 def message_device() -> torch.device:
