@@ -116,8 +116,8 @@ class World:
 
 SETTLING = 0.3
 """Seconds between the last message and leaving the group. Without a pause a process on a busy machine ended now and
-then (4 times in 45) with "terminate called without an active exception"; with it, not once in 24: the threads that carry
-messages seem to let go of the last one a moment after it has come."""
+then (4 times in 45) with "terminate called without an active exception"; with it, not once in 24: the threads that
+carry messages seem to let go of the last one a moment after it has come."""
 
 
 def message_device() -> torch.device:
