@@ -356,12 +356,11 @@ def assemble(folder: Path) -> None:
             continue
         own = [path for path in sorted(folder.glob("*.json")) if path.name.startswith(source.replace(":", "+"))]
         places = {path.stem.replace("+", ":"): json.loads(path.read_text())["where"] for path in own}
-        newest = {**max(places.values(), key=lambda where: str(where.get("date")))}
-        newest.pop("note", None)
+        notes = {part: where.pop("note") for part, where in places.items() if "note" in where}
+        newest = max(places.values(), key=lambda where: str(where.get("date")))
         result = {**result, **newest, "command": result["command"]}
         if len({where.get("commit") for where in places.values()}) > 1:
             result["commit_of_part"] = {part: where.get("commit") for part, where in places.items()}
-        notes = {part: where["note"] for part, where in places.items() if "note" in where}
         if notes:
             result["notes"] = notes
         write_json(ROOT / "results" / f"{name}.json", result)

@@ -103,15 +103,15 @@ def test_a_kl_whose_gradients_are_known(shared):
     leaves = [normal(4, 5).requires_grad_(), (normal(5, 5) if shared else normal(4, 5, 5)).requires_grad_()]
     weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=leaves[0].dtype)
     kl = PairwiseBits(*leaves).kl()
-    wide = leaves[0], leaves[1].expand(4, 5, 5)
-    of_each = torch.autograd.grad(kl.sum(), [leaves[0], *leaves[1:]], retain_graph=True)
+    unary, wide = leaves[0].detach(), leaves[1].detach().expand(4, 5, 5)
+    (to_unary,) = torch.autograd.grad(kl.sum(), leaves[:1], retain_graph=True)
     to_pairs = (
-        torch.autograd.functional.jacobian(lambda pairs: PairwiseBits(wide[0].detach(), pairs).kl(), wide[1].detach())
+        torch.autograd.functional.jacobian(lambda pairs: PairwiseBits(unary, pairs).kl(), wide)
         .diagonal(dim1=0, dim2=1)
         .movedim(-1, 0)
     )
     expected = torch.autograd.grad((kl * weights).sum(), leaves)
-    known = KnownKL.apply(*leaves, kl.detach() - 1e-9, of_each[0].detach(), to_pairs)
+    known = KnownKL.apply(*leaves, kl.detach() - 1e-9, to_unary, to_pairs)
     assert bool((known >= 0).all())
     for ours, theirs in zip(torch.autograd.grad((known * weights).sum(), leaves), expected, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from argrad.training.matmul_precision import matmul_precision
+from argrad.training.matmul_precision import matmul_precision, training_precision
 
 
 def test_it_is_set_back_after_an_error():
@@ -15,6 +15,15 @@ def test_it_is_set_back_after_an_error():
         assert torch.get_float32_matmul_precision() == "high"
     with pytest.raises(ZeroDivisionError), matmul_precision("high"):
         print(1 / 0)
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_training_rounds_on_a_gpu_alone():
+    before = torch.get_float32_matmul_precision()
+    with training_precision(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == before
+    with training_precision(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
     assert torch.get_float32_matmul_precision() == before
 
 

@@ -1,7 +1,7 @@
 r"""The models of Figure 3, many side by side: n bits, a decoder that reads all of them, three kinds of encoders.
 
-Encoder 784-300-n (and, for pairs of bits, another layer 300-n² of which the upper triangle is read), decoder 300-784 on
-the bits: as 2 × n one-hot numbers, as in the paper, or as they are. M models of one kind and estimator are stacked:
+Encoder 784-300-n (for pairs of bits with n² more outputs, of which the upper triangle is read), decoder 300-784 on the
+bits: as 2 × n one-hot numbers, as in the paper, or as they are. M models of one kind and estimator are stacked:
 every layer is one batched matrix product, latents have the batch ``[M, B]``, and estimators treat that as they treat
 any batch. A setting (ε, τ, what REBAR and RELAX learn) is a tensor with one row per model, so models share nothing.
 

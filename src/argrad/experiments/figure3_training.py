@@ -24,7 +24,7 @@ from argrad.estimators import (
 from argrad.experiments.figure3_model import Encoder, StackedBitsVAE, StackedReconstruction
 from argrad.solvers.pairwise import PairwiseSolverName
 from argrad.training.captured_step import CapturedStep
-from argrad.training.matmul_precision import matmul_precision
+from argrad.training.matmul_precision import training_precision
 
 __all__ = ["Curve", "Method", "Trainer", "Trial", "make_estimator", "make_trainer", "train"]
 
@@ -230,7 +230,7 @@ class Trainer:
 
     def one_step(self) -> None:
         """Pick, draw, decode, differentiate, move; on a GPU with matrix products in TF32."""
-        with matmul_precision("high" if self.images.device.type == "cuda" else "highest"):
+        with training_precision(self.images.device):
             self._one_step()
 
     def _one_step(self) -> None:

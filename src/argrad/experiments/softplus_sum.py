@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
-from argrad.solvers.pairwise_fused import has_triton
+from argrad.solvers.compiled import has_triton
 
 __all__ = ["softplus_sum"]
 

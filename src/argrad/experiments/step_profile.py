@@ -35,7 +35,7 @@ from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.step_cost import PopulationSteps, Steps, take_turns
-from argrad.training.matmul_precision import matmul_precision
+from argrad.training.matmul_precision import training_precision
 from argrad.training.population import RELAXED, Member
 
 __all__ = ["StepProfile", "count_operations", "format_table", "markdown", "plot", "run"]
@@ -149,7 +149,7 @@ def measure_speeds(device: torch.device, quick: bool) -> dict[str, float]:
     much = torch.zeros(2**28 if on_gpu else 2**22 if quick else 2**25, device=device)
     into = torch.empty_like(much)
     wait = waiting(device)
-    with matmul_precision("high" if on_gpu else "highest"):
+    with training_precision(device):
         product = best_seconds(lambda: torch.mm(left, right), wait)
     copy = best_seconds(lambda: into.copy_(much), wait)
     return {"operations_per_second": 2 * size**3 / product, "bytes_per_second": 2 * NUMBER * much.numel() / copy}

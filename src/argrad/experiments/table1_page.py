@@ -123,8 +123,6 @@ def effort(result: dict[str, Any]) -> list[str]:
                 )
         if parts:
             lines.append(f"- {dataset}: {'; '.join(parts)}.")
-    return (
-        [*lines, f"- The seconds of all groups add up to {total / 60:.1f} minutes, evaluation left out."]
-        if lines
-        else []
-    )
+    if lines:
+        lines.append(f"- The seconds of all groups add up to {total / 60:.1f} minutes, evaluation left out.")
+    return lines

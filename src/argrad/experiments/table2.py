@@ -40,7 +40,7 @@ from argrad.models.semi_supervised_loss import Terms
 from argrad.models.semi_supervised_recipe import Recipe, build_trainee
 from argrad.models.semi_supervised_stack import Stack, evaluate_stack, train_stack
 from argrad.models.vae_run import choose_device
-from argrad.training.matmul_precision import matmul_precision
+from argrad.training.matmul_precision import training_precision
 
 __all__ = [
     "LabelledBits",
@@ -205,7 +205,7 @@ def train_recipe(
         learning_rate=settings.learning_rate,
         decay=recipe.average,
     )
-    with matmul_precision("high"):  # TF32 on a GPU, for training alone
+    with training_precision(device):
         seconds = train_stack(
             stacked,
             data.train,

@@ -1,6 +1,7 @@
 """Solvers written as plain Python, compiled by numba and run over a whole batch on all CPU cores."""
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["compile_function", "has_numba", "prange", "pytorch_threads", "run"]
+__all__ = ["compile_function", "has_numba", "has_triton", "prange", "pytorch_threads", "run"]
 
 prange = range
 """In a compiled function: the loop over problems that the threads share."""
@@ -25,6 +26,12 @@ def has_numba() -> bool:
     except ImportError:
         return False
     return True
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton, in which GPU kernels are written, is installed."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @contextmanager

@@ -18,22 +18,15 @@ PyTorch.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-
 import torch
 from torch import Tensor
+
+from argrad.solvers.compiled import has_triton
 
 __all__ = ["can_fuse", "sample_and_kl"]
 
 ROWS = 16
 """Rows of the grid at a time: what a small matrix product takes at least."""
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def can_fuse(unary: Tensor, pairwise: Tensor) -> bool:

@@ -7,11 +7,11 @@ sums keep all their bits. Gradients are far noisier than that, so training may; 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-__all__ = ["matmul_precision"]
+__all__ = ["matmul_precision", "training_precision"]
 
 
 @contextmanager
@@ -37,3 +37,8 @@ def matmul_precision(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def training_precision(device: torch.device) -> AbstractContextManager[None]:
+    """How products round while a model trains on a device: to TF32 on a GPU; elsewhere as they do anyway."""
+    return matmul_precision("high") if device.type == "cuda" else nullcontext()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from argrad.training.captured_step import CapturedStep
-from argrad.training.matmul_precision import matmul_precision
+from argrad.training.matmul_precision import training_precision
 from argrad.training.population import Population, Weights, per_weight
 
 __all__ = ["PopulationHistory", "Stepper", "train_population"]
@@ -136,7 +136,7 @@ class Stepper:
     def _one_step(self) -> None:
         chosen = self.order.index_select(1, self.cursor + self.offsets)
         x = self.train[chosen].to(self.population.temperature.dtype)
-        with matmul_precision("high" if x.device.type == "cuda" else "highest"):
+        with training_precision(x.device):
             self.population.step(x)
         self.cursor.add_(self.batch_size)
 
