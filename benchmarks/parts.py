@@ -7,11 +7,11 @@ python benchmarks/parts.py assemble OUT                          # here: results
 
 `try` runs parts with very small settings and few images into OUT/try, says how long each took, and goes on after one
 that fails. A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of
-table1, the rows of figure3, figure3:0 and so on, on figure3:trials) reads it from OUT. Results name the machine and the
+table1, the row figure3:0 of figure3 on figure3:trials:0) reads it from OUT. Results name the machine and the
 commit that ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources. A
 `note` put beside the commit in a part's file goes into the result.
 
-Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials, figure3:NUMBER, epsilon-learning-rate,
+Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials:NUMBER, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
 Fashion-MNIST: it is added to the faces in results/completion.json). Smaller parts of the same are table1:DATA:GROUP,
 table2:DATA:METHOD, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. Hippocampus and whole brain read their scans
@@ -150,21 +150,25 @@ def run_figure2(part: Part, k: tuple[int, ...]) -> Any:
 
 
 def run_figure3(part: Part, what: str) -> Any:
-    """`steps`, `trials`, or the row with the number given."""
+    """`steps`, or the trials or the training of the row with the number given."""
     images, settings = load_bits("fashion-mnist", device()), figure3.Figure3()
     if what == "steps":
         return figure3.run_steps(images, settings)
-    if what == "trials":
-        return [figure3.run_tuning(method, encoder, images, settings) for method, encoder in figure3.ROWS]
-    return figure3.run_row(*figure3.ROWS[int(what)], part("figure3:trials")[int(what)], images, settings)
+    kind, _, number = what.rpartition(":")
+    row = figure3.ROWS[int(number)]
+    if kind == "trials":
+        return figure3.run_tuning(*row, images, settings)
+    return figure3.run_row(*row, part(f"figure3:trials:{number}"), images, settings)
 
 
 def figure3_of(part: Part) -> dict[str, Any]:
     """The figure."""
     settings = figure3.Figure3()
-    rows = [row for number in range(len(figure3.ROWS)) for row in part(f"figure3:{number}")]
+    numbers = range(len(figure3.ROWS))
+    tuning = [part(f"figure3:trials:{number}") for number in numbers]
+    rows = [row for number in numbers for row in part(f"figure3:{number}")]
     command = command_line("argrad reproduce figure3", settings)
-    return figure3.assemble(part("figure3:trials"), rows, [part("figure3:steps")], settings, command)
+    return figure3.assemble(tuning, rows, [part("figure3:steps")], settings, command)
 
 
 def run_table2(part: Part, what: str) -> Any:
@@ -264,7 +268,7 @@ RUN: dict[str, Callable[[Part, str], Any]] = {
 
 RESULTS: dict[str, tuple[Callable[[Part], dict[str, Any]], str]] = {
     "table1": (table1_of, "table1:"),
-    "figure3": (figure3_of, "figure3:trials"),
+    "figure3": (figure3_of, "figure3:"),
     "table2": (table2_of, "table2:"),
     "tokenizer": (tokenizer_of, "tokenizer:"),
     "hashing": (hashing_of, "hashing:"),
