@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from argrad import Reconstruction
+from argrad import Bits, Reconstruction
 from argrad.experiments.figure3 import (
     ROWS,
     Figure3,
@@ -74,6 +74,21 @@ def test_costs_are_those_of_each_decoder_alone(encoder):
         torch.testing.assert_close(cost(z)[:, number], alone(z[:, number], event_dims=1))
         torch.testing.assert_close(cost.all(q)[number], alone.all(single))
         torch.testing.assert_close(cost.single_changes(q, z[0])[number], alone.single_changes(single, z[0, number]))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5])
+def test_the_table_of_all_codes_is_their_costs_one_by_one(bits):
+    model = StackedBitsVAE(12, [0, 1], [True, False], bits=bits, hidden=7).double()
+    x = pictures()
+    q, cost = model.latent(x), StackedReconstruction(model, x)
+    codes = Bits(torch.zeros(bits, dtype=torch.float64)).enumerate()
+    table, expected = cost.all(q), cost(codes[:, None, None].expand(-1, *x.shape[:2], -1)).movedim(0, -1)
+    torch.testing.assert_close(table, expected)
+    upstream = torch.randn(table.shape, generator=torch.Generator().manual_seed(3), dtype=table.dtype)
+    weights = [model.codes, model.codes_bias, model.leave, model.leave_bias]
+    theirs = torch.autograd.grad(expected, weights, upstream, retain_graph=True)
+    for one, other in zip(torch.autograd.grad(table, weights, upstream), theirs, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def gradients(method, encoder, trials, x, noise):

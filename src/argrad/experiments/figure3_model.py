@@ -11,7 +11,8 @@ the exact gradient, because the decoder does not see x. With hidden units h(z) a
 
 .. math:: \sum_d \mathrm{softplus}(h W + b)_d - \langle h, x W^\top\rangle - \langle x, b\rangle,
 
-so x meets the hidden units, not the pixels: [B, 784] × [784, 300], then [B, 300] × [300, 2^n].
+so x meets the hidden units, not the pixels: [B, 784] × [784, 300], then [B, 300] × [300, 2^n]. The first layer is
+linear in the bits, so it sees each half of the bits alone, and all h(z) are sums of 2 × 2^(n/2) rows.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from argrad.costs import SharedCost, evaluate_single_changes
-from argrad.experiments.softplus_sum import softplus_sum
+from argrad.experiments.softplus_sum import all_costs, hidden_of_pairs
 from argrad.latents import Bits, Latent, PairwiseBits, Variables
 from argrad.solvers.pairwise import PairwiseSolverName
+from argrad.solvers.pairwise_enumeration import split_codes
 
 __all__ = ["Encoder", "StackedBitsVAE", "StackedReconstruction"]
 
@@ -81,7 +83,8 @@ class StackedBitsVAE(nn.Module):
             stacked[f"scores{kind}"] = torch.cat([stacked[f"scores{kind}"], stacked.pop(f"pairs{kind}")], -1)
         for name, tensor in stacked.items():
             self.register_parameter(name, nn.Parameter(tensor.contiguous()))
-        self.register_buffer("all_codes", Bits(torch.zeros(bits)).enumerate(), persistent=False)
+        for name, codes in zip(("first_codes", "last_codes"), split_codes(bits, self.enter), strict=True):
+            self.register_buffer(name, codes, persistent=False)
         self.register_buffer("one_hot", torch.tensor(one_hot, dtype=torch.get_default_dtype())[:, None, None])
 
     enter: Tensor
@@ -92,7 +95,8 @@ class StackedBitsVAE(nn.Module):
     codes_bias: Tensor
     leave: Tensor
     leave_bias: Tensor
-    all_codes: Tensor
+    first_codes: Tensor
+    last_codes: Tensor
     one_hot: Tensor
 
     def latent(self, x: Tensor) -> Bits | PairwiseBits:
@@ -110,11 +114,30 @@ class StackedBitsVAE(nn.Module):
         q.differentiated_once = True
         return q
 
-    def decoder_hidden(self, z: Tensor) -> Tensor:
-        """Hidden units of codes ``[M, N, n]``, ``[M, N, hidden]``; 1 − z is read where the code is one-hot."""
+    def code_layer(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the bits, where 1 − z is read as well if codes are one-hot.
+
+        ``[M, n, hidden]`` and ``[M, 1, hidden]``.
+        """
         on, off = self.codes.split(self.bits, 1)
         off = off * self.one_hot
-        return torch.baddbmm(self.codes_bias + off.sum(1, keepdim=True), z, on - off).relu()
+        return on - off, self.codes_bias + off.sum(1, keepdim=True)
+
+    def decoder_hidden(self, z: Tensor) -> Tensor:
+        """Hidden units of codes ``[M, N, n]``, ``[M, N, hidden]``."""
+        weight, bias = self.code_layer()
+        return torch.baddbmm(bias, z, weight).relu()
+
+    def code_halves(self) -> tuple[Tensor, Tensor]:
+        """What all codes of the first ⌊n/2⌋ bits and of the others add to the hidden units, the bias to the latter.
+
+        ``[M, 2^⌊n/2⌋, hidden]`` and ``[M, 2^⌈n/2⌉, hidden]``; rectified sums of pairs are the hidden units of all 2^n
+        codes, the last bit changing fastest.
+        """
+        weight, bias = self.code_layer()
+        first, last = (codes.expand(len(weight), -1, -1) for codes in (self.first_codes, self.last_codes))
+        cut = first.shape[-1]
+        return torch.bmm(first, weight[:, :cut]), torch.baddbmm(bias, last, weight[:, cut:])
 
     def log_normalizers(self, hidden: Tensor) -> Tensor:
         """The sum over pixels of softplus(logit) for hidden units ``[M, N, hidden]``, ``[M, N]``."""
@@ -124,17 +147,13 @@ class StackedBitsVAE(nn.Module):
         """What <x, logits> needs of images ``[M, B, pixels]``: x Wᵀ ``[M, B, hidden]`` and <x, b> ``[M, B]``."""
         return torch.bmm(x, self.leave.mT), torch.bmm(x, self.leave_bias.mT).squeeze(-1)
 
-    def states(self) -> Tensor:
-        """All codes, ``[M, 2^n, n]``."""
-        return self.all_codes.expand(len(self.enter), -1, -1)
-
     @torch.no_grad()
     def evaluate(self, images: Tensor, chunk: int = 250) -> tuple[Tensor, Tensor]:
         """The exact mean negative ELBO and −log p(x) of every model on the same images ``[N, pixels]``, each ``[M]``.
 
         Of exact samples only: the law of perturbed ones has no known ELBO.
         """
-        hidden = self.decoder_hidden(self.states())
+        hidden = hidden_of_pairs(*self.code_halves())
         normalizers = self.log_normalizers(hidden).unsqueeze(1)
         elbo = torch.zeros(len(self.enter), dtype=torch.float64, device=images.device)
         nll = torch.zeros_like(elbo)
@@ -178,6 +197,5 @@ class StackedReconstruction(SharedCost):
 
     def all(self, latent: Latent) -> Tensor:
         """All 2^n codes, ``[M, B, 2^n]``: each model decodes every code once, for all its images."""
-        hidden = self.model.decoder_hidden(self.model.states())
-        seen = torch.baddbmm(self.constant.unsqueeze(-1), self.seen, hidden.mT)
-        return softplus_sum(hidden, self.model.leave, self.model.leave_bias).unsqueeze(1) - seen
+        first, last = self.model.code_halves()
+        return all_costs(first, last, self.model.leave, self.model.leave_bias, self.seen, self.constant)

@@ -90,7 +90,7 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
     first = result["settings"]["inputs"][0]
     rows = [row for row in result["rows"] if row["input"] == first]
     left = [row for row in rows if row["encoder"] == "unstructured"]
-    middle = [row for row in rows if row["method"] == "direct" or (row["method"], row["encoder"]) in MIDDLE_EXACT]
+    middle = [row for row in rows if row["method"] in ("direct", "exact")]
     figure = new_figure(13.5, 7.6)
     grid = figure.subplots(2, 3)
     panels = (
@@ -125,7 +125,6 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
     save(figure, result, f"{bits} bits on {data}, decoder input {first}; bands: from the best seed to the worst", path)
 
 
-MIDDLE_EXACT = {("exact", "unstructured"), ("exact", "general")}
 DASHES = {"unstructured": "-", "supermodular": ":", "general": "--"}
 
 

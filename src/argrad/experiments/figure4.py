@@ -52,7 +52,7 @@ class Figure4:
     """How many training images are labelled."""
     draw: int = 0
     """Which of them."""
-    epochs: int = 100
+    epochs: int = 40
     """Passes over the training images, the label-first ones included."""
     columns: int = 10
     """Samples of each class."""

@@ -17,7 +17,7 @@ own augmented copies, sure and balanced classes, averaged weights. No row sees a
 All draws and numbers of labels of one method are trained side by side, as stacked parameters: 25 models. As counted in
 ``semi_supervised_stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million numbers, 59 GFLOP, and the
 labelled images and augmented copies of ``best`` another 28. At 40 TFLOP/s, which float32 products may expect on an H200
-without tensor cores, 50,000 steps of a method would take 110 s at most and a data set's four methods 7 minutes; TF32,
+without tensor cores, 20,000 steps of a method would take 45 s at most and a data set's four methods 3 minutes; TF32,
 which is used, should take less. ``run_dataset`` is one such part, and ``assemble`` puts parts together.
 """
 
@@ -117,7 +117,7 @@ class Table2:
     """Which of them: one model for each draw and number, whose first weights have the draw's number too."""
     methods: tuple[str, ...] = METHODS
     """Which rows."""
-    epochs: int = 100
+    epochs: int = 40
     """Passes over the training images, the label-first ones included."""
     batch_size: int = 100
     """Images per step."""
