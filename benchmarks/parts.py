@@ -9,7 +9,8 @@ python benchmarks/parts.py assemble OUT                          # here: results
 that fails. A part that was written is not run again. A part that builds on another (figures 2 and 6 on the curves of
 table1, the row figure3:0 of figure3 on figure3:trials:0) reads it from OUT. Results name the machine and the
 commit that ran the parts; where there is no git, `run` takes the commit from the file COMMIT beside the sources. A
-`note` put beside the commit in a part's file goes into the result.
+`note` put beside the commit in a part's file goes into the result. side_by_side.py runs many parts at a time. Parts of
+results that are not whole yet wait in results/parts, which may be OUT.
 
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials:NUMBER, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
@@ -307,6 +308,12 @@ ENOUGH = {"Table2": {"epochs": 11}, "Figure4": {"epochs": 11}}
 def file_of(folder: Path, name: str) -> Path:
     """Where a part is written."""
     return folder / f"{name.replace(':', '+')}.json"
+
+
+def needs(name: str) -> list[str]:
+    """The parts that a part reads."""
+    kind, _, what = name.partition(":")
+    return [f"figure3:trials:{what}"] if kind == "figure3" and what.isdigit() else []
 
 
 def read(folder: Path, name: str) -> Any:

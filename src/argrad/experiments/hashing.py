@@ -51,7 +51,7 @@ from argrad.solvers.compiled import has_numba
 
 __all__ = ["Hashing", "assemble", "format_table", "markdown", "plot", "run", "run_collection", "time_search"]
 
-MethodName = Literal["local-expectation", "direct", "disarm", "arm", "straight-through", "float"]
+MethodName = Literal["local-expectation", "direct", "arm", "straight-through", "float"]
 TUNING_SEED = 1_000_000
 """Chooses margins and scales; no seed that is reported."""
 SHARES: dict[str, tuple[float, ...]] = {"logistic": (1 / 32, 1 / 16, 1 / 8), "triplet": (1 / 8, 1 / 4, 1 / 2)}
@@ -62,8 +62,7 @@ CODES, QUERIES, SEARCHED_BITS, NEIGHBOURS = 60_000, 100, 64, 10
 COLOURS = {
     "local-expectation": "#7a5cc9",
     "direct": "#1f5fa8",
-    "disarm": "#c9a227",
-    "arm": "#8c6d31",
+    "arm": "#c9a227",
     "straight-through": "#a0307f",
     "float": "#2f7d4f",
     "float, signs": "#8fc4a3",
