@@ -18,7 +18,7 @@ from argrad.data.working_grid import Alignment, common_grid, scale_intensities, 
 from argrad.models.anatomy import AnatomyModel, Reading, ScanTask
 from argrad.models.anatomy_prior import AnatomyPrior, PriorTask, check_grid, check_networks
 from argrad.models.intensities import Classes, Mode
-from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, read_tensors, train
+from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, train
 
 __all__ = [
     "FitSettings",
@@ -279,9 +279,9 @@ def load_prior(path: Path | str) -> tuple[AnatomyPrior, PriorSettings, LabelTabl
     """The trained prior of a run of stage 1."""
     folder = open_run(path, PRIOR)
     settings = settings_from(PriorSettings, folder.config, folder.path / "config.json")
-    tensors = _tensors(folder)
+    tensors = folder.read_weights()
     module = AnatomyPrior(tensors["location"], tensors["region"], latent=settings.latent, width=settings.width)
-    _load(module, tensors, folder)
+    folder.fill(module, tensors)
     return module.eval(), settings, table_of(folder.config), folder
 
 
@@ -291,26 +291,11 @@ def load_model(path: Path | str, *, device: torch.device | None = None) -> tuple
     where = folder.path / "config.json"
     settings = settings_from(FitSettings, folder.config, where)
     of_prior = settings_from(PriorSettings, folder.config["of_prior"], where)
-    tensors = _tensors(folder)
+    tensors = folder.read_weights()
     prior = AnatomyPrior(
         tensors["prior.location"], tensors["prior.region"], latent=of_prior.latent, width=of_prior.width
     )
     table = table_of(folder.config)
     module = build_model(prior, table.ids, settings, of_prior.align)
-    _load(module, tensors, folder)
+    folder.fill(module, tensors)
     return module.to(device or torch.device("cpu")).eval(), table, folder
-
-
-def _tensors(folder: RunFolder) -> dict[str, Tensor]:
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(f"{folder.path} has no model yet: no epoch is complete; go on with --resume {folder.path}")
-    return read_tensors(weights)[0]
-
-
-def _load(module: torch.nn.Module, tensors: dict[str, Tensor], folder: RunFolder) -> None:
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(f"{folder.path / 'model.safetensors'} does not belong to its config.json ({first})") from error

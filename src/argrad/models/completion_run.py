@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +16,15 @@ from argrad.data.olivetti import load_olivetti
 from argrad.models.completion_mixture import MixtureLoss
 from argrad.models.completion_module import CompletionModule
 from argrad.models.completion_task import CompletionTask
-from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, WarmUp, read_tensors, train
+from argrad.training import (
+    LoopSettings,
+    Progress,
+    RunFolder,
+    Trained,
+    WarmUp,
+    settings_from_config,
+    train,
+)
 from argrad.training.files import write_tensors
 
 __all__ = [
@@ -84,13 +92,8 @@ class CompletionSettings:
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> CompletionSettings:
         """From a run's config.json; refuses other runs, and settings that this version does not know."""
-        if config.get("task") != TASK:
-            raise BrokenFile(f"{where} is not that of image completion; give a folder that argrad complete train made")
-        own = {name: value for name, value in config.items() if name not in ("task", "shape")}
-        unknown = sorted(set(own) - {field.name for field in fields(cls)})
-        if unknown:
-            raise BrokenFile(f"{where} has settings that this version does not know: {', '.join(unknown)}")
-        return cls(**own)
+        wanted = "image completion; give a folder that argrad complete train made"
+        return settings_from_config(cls, config, where, task=TASK, wanted=wanted, besides=("shape",))
 
     def loop(self) -> LoopSettings:
         """The part that the training loop reads."""
@@ -184,14 +187,6 @@ def load_completion(
     """The trained model of a run (the weights of its best epoch), and its settings; the data is not needed."""
     folder = RunFolder.open(path)
     settings = CompletionSettings.from_config(folder.config, folder.path / "config.json")
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(f"{folder.path} has no model yet: no epoch is complete; go on with --resume {folder.path}")
     module = build_completion(settings, tuple(folder.config["shape"]))
-    tensors, _ = read_tensors(weights)
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(f"{weights} does not belong to {folder.path / 'config.json'} ({first})") from error
+    folder.fill(module)
     return module.to(device or torch.device("cpu")).eval(), settings

@@ -28,7 +28,7 @@ from argrad.models.semi_supervised_recipe import (
     check_label_first,
 )
 from argrad.models.semi_supervised_task import SemiSupervisedTask, Trainee
-from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, read_tensors, train
+from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, train
 
 __all__ = ["ClassifySettings", "FewLabels", "few_labels", "load_classifier", "train_classifier"]
 
@@ -187,17 +187,7 @@ def load_classifier(
     """The trained module of a run (the one that predicts, at the best epoch), its settings, and its data."""
     folder = RunFolder.open(path)
     settings = ClassifySettings.from_config(folder.config, folder.path / "config.json")
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(f"{folder.path} has no model yet: no epoch is complete; go on with --resume {folder.path}")
-    tensors, _ = read_tensors(weights)
     data = few_labels(settings)
     trainee = build(settings, data)
-    try:
-        trainee.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(
-            f"{weights} does not belong to {folder.path / 'config.json'} and its data ({first})"
-        ) from error
+    folder.fill(trainee, made_from=" and its data")
     return trainee.predictor.to(device or torch.device("cpu")).eval(), settings, data

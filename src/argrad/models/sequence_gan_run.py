@@ -7,7 +7,7 @@ no text.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -18,7 +18,15 @@ from argrad.estimators import Direct, Estimator
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models.sequence_gan_module import SequenceDiscriminator, SequenceGANModule, SequenceGenerator
 from argrad.models.sequence_gan_task import LikelihoodTask, SequenceGANTask
-from argrad.training import BrokenFile, LoopSettings, Progress, RunFolder, Trained, read_tensors, train
+from argrad.training import (
+    BrokenFile,
+    LoopSettings,
+    Progress,
+    RunFolder,
+    Trained,
+    settings_from_config,
+    train,
+)
 
 __all__ = [
     "LIKELIHOOD",
@@ -105,13 +113,9 @@ class SequenceGANSettings:
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> SequenceGANSettings:
         """From a run's config.json; refuses other runs, and settings that this version does not know."""
-        if config.get("task") != TASK:
-            raise BrokenFile(f"{where} is not that of a sequence GAN; give a folder that argrad write train made")
-        own = {name: value for name, value in config.items() if name not in ("task", "symbols", "kind", "sequence")}
-        unknown = sorted(set(own) - {field.name for field in fields(cls)})
-        if unknown:
-            raise BrokenFile(f"{where} has settings that this version does not know: {', '.join(unknown)}")
-        return cls(**own)
+        wanted = "a sequence GAN; give a folder that argrad write train made"
+        besides = ("symbols", "kind", "sequence")
+        return settings_from_config(cls, config, where, task=TASK, wanted=wanted, besides=besides)
 
     def loop(self) -> LoopSettings:
         """The part that the training loop reads in the game."""
@@ -240,16 +244,5 @@ def load_sequence_gan(
     settings = SequenceGANSettings.from_config(folder.config, folder.path / "config.json")
     vocabulary = Vocabulary(tuple(folder.config["symbols"]), folder.config["kind"])
     module = build_sequence_gan(settings, len(vocabulary), folder.config["sequence"])
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(
-            f"{folder.path} has no model yet: no epoch of the game is complete; go on with argrad write train --resume "
-            f"{folder.path}"
-        )
-    tensors, _ = read_tensors(weights)
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(f"{weights} does not belong to {folder.path / 'config.json'} ({first})") from error
+    folder.fill(module)
     return module.to(device or torch.device("cpu")).eval(), vocabulary, settings

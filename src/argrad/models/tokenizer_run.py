@@ -8,7 +8,7 @@ whose codes it was trained on, so that a tokenizer that is trained on gets a new
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -24,7 +24,6 @@ from argrad.models.tokenizer_task import AT_ONCE, TokenizerTask, usage_in_batche
 from argrad.models.vae_module import Likelihood
 from argrad.models.vae_task import Schedules
 from argrad.training import (
-    BrokenFile,
     Decay,
     LoopSettings,
     Progress,
@@ -32,6 +31,7 @@ from argrad.training import (
     Trained,
     WarmUp,
     read_tensors,
+    settings_from_config,
     train,
 )
 from argrad.training.files import write_tensors
@@ -132,13 +132,8 @@ class TokenizerSettings:
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> TokenizerSettings:
         """From a run's config.json; refuses other runs, and settings that this version does not know."""
-        if config.get("task") != TASK:
-            raise BrokenFile(f"{where} is not that of a tokenizer; give a folder that argrad tokenize train made")
-        own = {name: value for name, value in config.items() if name not in ("task", "shape")}
-        unknown = sorted(set(own) - {field.name for field in fields(cls)})
-        if unknown:
-            raise BrokenFile(f"{where} has settings that this version does not know: {', '.join(unknown)}")
-        return cls(**own)
+        wanted = "a tokenizer; give a folder that argrad tokenize train made"
+        return settings_from_config(cls, config, where, task=TASK, wanted=wanted, besides=("shape",))
 
     def loop(self) -> LoopSettings:
         """The part that the training loop reads."""
@@ -315,7 +310,7 @@ def load_tokenizer(
     folder = RunFolder.open(path)
     settings = TokenizerSettings.from_config(folder.config, folder.path / "config.json")
     module = build_tokenizer(settings, tuple(folder.config["shape"]))
-    fill(module, folder.path / "model.safetensors", folder.path)
+    folder.fill(module)
     return module.to(device or torch.device("cpu")).eval(), settings
 
 
@@ -324,26 +319,14 @@ def load_prior(path: Path | str, *, device: torch.device | None = None) -> CodeP
     run = Path(path)
     module, settings = load_tokenizer(run)
     prior = build_prior(settings, module)
-    where = prior_path(run) / "model.safetensors"
-    if not where.exists():
+    where = prior_path(run)
+    if not (where / "model.safetensors").exists():
         raise ValueError(
             f"{run} has no prior for its codes; train one with argrad tokenize train --resume {run}, or with "
             "--prior-epochs above 0 in a new run"
         )
-    fill(prior, where, run)
+    RunFolder.open(where).fill(prior)
     return prior.to(device or torch.device("cpu")).eval()
-
-
-def fill(module: torch.nn.Module, weights: Path, run: Path) -> None:
-    """Put saved weights into a module."""
-    if not weights.exists():
-        raise ValueError(f"{run} has no model yet: no epoch is complete; go on with --resume {run}")
-    tensors, _ = read_tensors(weights)
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(f"{weights} does not belong to {run / 'config.json'} ({first})") from error
 
 
 def load_images(settings: TokenizerSettings) -> Images:

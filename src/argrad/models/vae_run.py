@@ -7,7 +7,7 @@ run folder.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -19,7 +19,6 @@ from argrad.estimators.by_name import EstimatorName, estimator_by_name
 from argrad.models.vae_module import DiscreteVAEModule, LatentKind, Likelihood, default_networks, prepare
 from argrad.models.vae_task import Schedules, VAETask
 from argrad.training import (
-    BrokenFile,
     Decay,
     LoopSettings,
     Progress,
@@ -27,7 +26,7 @@ from argrad.training import (
     Trained,
     WarmUp,
     World,
-    read_tensors,
+    settings_from_config,
     train,
 )
 
@@ -101,11 +100,7 @@ class TrainSettings:
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> TrainSettings:
         """From a run's config.json; refuses settings that this version does not know."""
-        names = {field.name for field in fields(cls)}
-        unknown = sorted(set(config) - names)
-        if unknown:
-            raise BrokenFile(f"{where} has settings that this version does not know: {', '.join(unknown)}")
-        return cls(**config)
+        return settings_from_config(cls, config, where)
 
     def loop(self) -> LoopSettings:
         """The part that the training loop reads."""
@@ -220,17 +215,7 @@ def load_run(
     """The trained module of a run (the weights of its best epoch), its settings, and its data."""
     folder = RunFolder.open(path)
     settings = TrainSettings.from_config(folder.config, folder.path / "config.json")
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
-        raise ValueError(f"{folder.path} has no model yet: no epoch is complete; go on with --resume {folder.path}")
-    tensors, _ = read_tensors(weights)
     images = load_images(settings)
     module = build(settings, images.shape)
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(
-            f"{weights} does not belong to {folder.path / 'config.json'} and its data ({first})"
-        ) from error
+    folder.fill(module, made_from=" and its data")
     return module.to(device or torch.device("cpu")).eval(), settings, images

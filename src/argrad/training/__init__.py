@@ -2,7 +2,7 @@
 
 from argrad.training.files import BrokenFile, read_tensors
 from argrad.training.loop import Diverged, Interrupted, LoopSettings, Progress, Task, Trained, train
-from argrad.training.run_folder import RunFolder
+from argrad.training.run_folder import RunFolder, settings_from_config
 from argrad.training.schedules import Decay, WarmUp
 from argrad.training.world import World
 
@@ -19,5 +19,6 @@ __all__ = [
     "WarmUp",
     "World",
     "read_tensors",
+    "settings_from_config",
     "train",
 ]

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, TypeVar, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from argrad.training.files import (
     PARTIAL,
     BrokenFile,
     read_state,
+    read_tensors,
     remove_partial_files,
     write_atomically,
     write_json,
@@ -28,7 +30,9 @@ from argrad.training.files import (
     write_tensors,
 )
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "settings_from_config"]
+
+Settings = TypeVar("Settings")
 
 
 @final
@@ -130,6 +134,28 @@ class RunFolder:
         if best:
             write_tensors(self.path / "model.safetensors", best, {"format": "pt"})
 
+    def read_weights(self) -> dict[str, Tensor]:
+        """The weights of the best epoch."""
+        weights = self.path / "model.safetensors"
+        if not weights.exists():
+            raise ValueError(f"{self.path} has no model yet: no epoch is complete; go on with --resume {self.path}")
+        return read_tensors(weights)[0]
+
+    def fill(self, module: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, made_from: str = "") -> None:
+        """Put the weights of the best epoch into a module that was built as config.json says.
+
+        Args:
+            module: to be filled.
+            tensors: the weights, where they are read already.
+            made_from: what its shapes depend on besides, for the message that they do not fit.
+        """
+        try:
+            module.load_state_dict(self.read_weights() if tensors is None else tensors)
+        except RuntimeError as error:
+            first = str(error).splitlines()[-1].strip()
+            weights, config = self.path / "model.safetensors", self.path / "config.json"
+            raise BrokenFile(f"{weights} does not belong to {config}{made_from} ({first})") from error
+
     def change(self, **settings: Any) -> None:
         """Change settings of a run that is about to be resumed, in both files that hold them."""
         if all(self.config.get(name) == value for name, value in settings.items()):
@@ -153,6 +179,34 @@ class RunFolder:
             raise BrokenFile(
                 f"{path} is cut short or altered ({error}); --resume {self.path} writes it again"
             ) from error
+
+
+def settings_from_config(
+    kind: type[Settings],
+    config: Mapping[str, Any],
+    where: Path,
+    *,
+    task: str | None = None,
+    wanted: str = "",
+    besides: Collection[str] = (),
+) -> Settings:
+    """The settings that a config.json holds; refuses other runs, and settings that this version does not know.
+
+    Args:
+        kind: a dataclass.
+        config: what the file holds.
+        where: the file, for messages.
+        task: what its "task" must be, if it has one.
+        wanted: the end of the message that it is another one: whose it is not, and what to give.
+        besides: what it holds that is no setting.
+    """
+    if task is not None and config.get("task") != task:
+        raise BrokenFile(f"{where} is not that of {wanted}")
+    own = {name: value for name, value in config.items() if name not in besides and (task is None or name != "task")}
+    unknown = sorted(set(own) - {field.name for field in fields(kind)})  # type: ignore[arg-type]
+    if unknown:
+        raise BrokenFile(f"{where} has settings that this version does not know: {', '.join(unknown)}")
+    return kind(**own)
 
 
 def as_text(config: Mapping[str, Any]) -> str:
