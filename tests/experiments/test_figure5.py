@@ -33,19 +33,6 @@ def test_the_judge_learns_from_training_pictures(result):
     assert result["judge"]["pose"] > 0.9
 
 
-def test_blur_keeps_the_mean_and_spreads_a_point_as_wide_as_said(generator):
-    points = torch.zeros(400, 25, 25)
-    points[:, 12, 12] = 1
-    soft = figure5.blurred(points, generator, most=2.5)
-    torch.testing.assert_close(soft.sum((1, 2)), torch.ones(400))
-    steps = (torch.arange(25) - 12.0).square()
-    width = (soft.sum(2) @ steps).sqrt()
-    torch.testing.assert_close(width, (soft.sum(1) @ steps).sqrt())
-    assert width.min() < 0.1
-    assert 2.0 < width.max() < 2.5  # the tails are cut off
-    torch.testing.assert_close(figure5.blurred(torch.ones(3, 9, 9), generator), torch.ones(3, 9, 9))
-
-
 def test_words_and_picture(result, tmp_path):
     assert format_table(result).startswith("QUICK")
     assert "64 pictures of 2 people" in format_table(result)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from argrad import Bits, Direct, Exact, PairwiseBits, Unavailable
+from argrad import Bits, Direct, Exact, Gaussian, PairwiseBits, Unavailable
 from argrad.estimators import Estimator
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models import AttributeModule
 from argrad.models.attribute_dependence import dependence
-from argrad.models.attribute_module import convolutional_networks, hold, log_prob_of_known
+from argrad.models.attribute_module import convolutional_networks, hold, log_prob_of_known, mixed
 
 SCORES = torch.tensor([0.4, -0.7, 0.2])
 PAIRS = torch.tensor([1.1, -0.8, 0.5])  # of attributes 01, 02, 12
@@ -256,6 +256,56 @@ def test_switching_mixes_attributes_and_keeps_the_remainder():
     assert (attributes == attributes[:, :1]).all()  # they come together, from one image
     assert 20 < (attributes[:, 0] != 2 * y[:, 0] - 1).sum() < 80
     assert (attributes == 1).sum() == 150
+
+
+def test_mixed_remainders_lie_between_two_images_and_are_as_spread(generator):
+    logvar = torch.tensor([-1.0, 1.0]).repeat(1000)[:, None].expand(2000, 2)
+    mean, own = torch.randn(2, 2000, 2, generator=generator)
+    q, remainder = mixed(Gaussian(mean, logvar), own, generator=torch.Generator().manual_seed(0))
+    again, same = mixed(Gaussian(own, logvar), mean, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(again.mean, remainder)  # means and samples are mixed alike
+    torch.testing.assert_close(same, q.mean)
+    assert (q.logvar >= logvar).all()
+    wide = (q.logvar == 1).all(1).double().mean().item()
+    assert abs(wide - 0.75) < 4 * (0.75 * 0.25 / 2000) ** 0.5  # both are narrow one time out of four
+    assert ((remainder.var(0) - 1).abs() < 4 * (2 / 2000) ** 0.5).all()
+    _, corners = mixed(Gaussian(torch.eye(4), torch.zeros(4, 4)), torch.eye(4), generator=generator)
+    two = corners[(corners > 1e-6).sum(1) == 2]
+    assert len(two) > 0
+    torch.testing.assert_close(two.square().sum(1), torch.ones(len(two)))
+
+
+def test_switching_takes_mixed_remainders_where_asked():
+    module = tiny(Exact(), logvar=0.0)
+    seen = []
+    module.decoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, 3]))
+    y = unknown(100, 0, 1, 1)
+    for asked in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        module.losses(pictures(100), y, switch_weight=1.0, switch_mixed=asked, generator=generator)
+    reconstructed, switched, same, between = seen
+    assert torch.equal(reconstructed, switched)
+    assert torch.equal(reconstructed, same)
+    assert (between - same).abs().max() > 0.5
+
+
+def test_the_encoder_reads_a_view_of_images_and_of_switched_ones():
+    torch.manual_seed(3)
+    module = AttributeModule(*convolutional_networks((8, 8), 2, 3), Exact(), attributes=2, remainder=3).eval()
+    x, y = torch.rand(6, 8, 8), torch.tensor([[0, 1], [1, 0], [0, 1], [1, 1], [0, 0], [1, 1]])
+    seen = []
+
+    def half(images: Tensor) -> Tensor:
+        seen.append(images.detach())
+        return images / 2
+
+    def losses(**view) -> Tensor:
+        return module.losses(x, y, switch_weight=1.0, **view, generator=torch.Generator().manual_seed(0))
+
+    found = losses(view=half)
+    assert torch.equal(seen[0], x)
+    assert seen[1].shape == x.shape
+    assert (found - losses()).abs().min() > 1e-4
 
 
 def test_independence_is_added_once_and_teaches_the_remainder_alone():

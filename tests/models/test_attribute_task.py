@@ -5,7 +5,7 @@ import torch
 
 from argrad import Exact
 from argrad.models import AttributeModule, convolutional_networks
-from argrad.models.attribute_task import AttributeTask, brightened, shifted
+from argrad.models.attribute_task import AttributeTask, blurred, brightened, shifted
 
 
 def test_shift_moves_and_brightness_scales(generator):
@@ -21,11 +21,28 @@ def test_shift_moves_and_brightness_scales(generator):
     assert 0.39 < light.min() < 0.43 < 0.57 < light.max() < 0.61
 
 
+def test_blur_keeps_the_mean_and_spreads_a_point_as_wide_as_said(generator):
+    points = torch.zeros(400, 25, 25)
+    points[:, 12, 12] = 1
+    soft = blurred(points, 2.5, generator)
+    torch.testing.assert_close(soft.sum((1, 2)), torch.ones(400))
+    steps = (torch.arange(25) - 12.0).square()
+    width = (soft.sum(2) @ steps).sqrt()
+    torch.testing.assert_close(width, (soft.sum(1) @ steps).sqrt())
+    assert width.min() < 0.1
+    assert 2.0 < width.max() < 2.5  # the tails are cut off
+    torch.testing.assert_close(blurred(torch.ones(3, 9, 9), 2.5, generator), torch.ones(3, 9, 9))
+    colour = torch.rand(5, 3, 9, 9, generator=generator)
+    deep, flat = (blurred(some, 2.0, torch.Generator().manual_seed(0)) for some in (colour, colour[:, 1]))
+    torch.testing.assert_close(deep[:, 1], flat)  # one width for all colours
+    assert blurred(colour, 0.0) is colour
+
+
 def task(known: torch.Tensor, held_out: int = 2) -> AttributeTask:
     torch.manual_seed(0)
     module = AttributeModule(*convolutional_networks((8, 8), 2, 2, channels=8), Exact(), attributes=2, remainder=2)
-    weights = {"kl_weight": 1.0, "switch_weight": 0.0, "independence_weight": 0.0}
-    settings = {"label_first": 1, "shift": 0, "brightness": 0.0, "epochs": 4}
+    weights = {"kl_weight": 1.0, "switch_weight": 0.0, "switch_mixed": False, "independence_weight": 0.0}
+    settings = {"label_first": 1, "shift": 0, "brightness": 0.0, "blur": 0.0, "epochs": 4}
     return AttributeTask(module.eval(), torch.rand(len(known), 8, 8), known, held_out, **weights, **settings)
 
 

@@ -87,6 +87,15 @@ def test_independence_takes_the_attribute_out_of_the_remainder():
     assert found[1] < 0.15
 
 
+def test_switching_survives_a_blurred_view_and_mixed_remainders():
+    model = small(blur=1.0, switch_mixed=True, epochs=20).fit(*bars(200))
+    images, known = bars(60, seed=2)
+    assert model.score(images, known) > 0.95
+    difference = model.change(images, row=True) - model.change(images, row=False)
+    assert difference[:, 1:3, :5].mean() > 0.4
+    assert np.abs(difference[:, 4:]).mean() < 0.1
+
+
 def test_samples_have_the_attributes_asked_for(fitted):
     images, attributes = fitted.sample(40, row=True)
     assert images.shape == (40, 8, 8)
@@ -262,6 +271,7 @@ def test_wrong_attributes_are_refused(change, words):
         ({"validation_fraction": 1.0}, "below 1"),
         ({"kl_weight": -1.0}, "kl_weight must be"),
         ({"independence_weight": -1.0}, "independence_weight must be"),
+        ({"blur": -1.0}, "blur must be"),
         ({"estimator": 3}, "estimator must be a name"),
         ({"estimator": "best"}, "there is no estimator 'best'"),
         ({"encoder": "conv"}, "encoder must be"),

@@ -40,6 +40,11 @@ HELD = 30.0
 """The score of an attribute that is known: its probability is 1 − 1e-13."""
 
 
+def as_it_is(x: Tensor) -> Tensor:
+    """An image is read as it is."""
+    return x
+
+
 @final
 class Resize(nn.Module):
     """Pixels repeated, or left out at the edge, until the image has a given size."""
@@ -255,8 +260,10 @@ class AttributeModule(nn.Module):
         *,
         kl_weight: float = 1.0,
         switch_weight: float = 0.0,
+        switch_mixed: bool = False,
         independence_weight: float = 0.0,
         labels_only: bool = False,
+        view: Callable[[Tensor], Tensor] = as_it_is,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The objective of each example, ``[B]``, carrying the gradient estimate.
@@ -266,20 +273,24 @@ class AttributeModule(nn.Module):
             y: attributes ``[B, n]``: 0, 1, or −1 where one is not known.
             kl_weight: of both KL terms; 1 is the bound.
             switch_weight: of :meth:`switch_losses`; 0 leaves them out.
+            switch_mixed: what is switched has a remainder between those of two images (:func:`mixed`).
             independence_weight: of what the remainder tells about known attributes
                 (:func:`~argrad.models.attribute_dependence.dependence`); the same number for the whole batch.
             labels_only: q(a|x) learns from known attributes alone. With few of them, start so: otherwise attributes
                 that are not known settle on whatever helps the reconstruction, before they have their meaning.
+            view: what the encoder reads of images, x as well as those that were switched, such as a blurred copy; x
+                itself is what is to be reconstructed.
             generator: of all noise.
         """
-        q, r = self.posterior(x)
+        q, r = self.posterior(view(x))
         remainder = r.rsample(generator=generator)
         held = detached(hold(q, y)) if labels_only else hold(q, y)
         costs = self._expected_cost(held, y, self.cost(x, remainder), x, remainder, generator)
         kl = r.kl() + (held.kl(self.prior()) if self.law == "gibbs" else 0.0)
         total = costs + kl_weight * kl + self.label_losses(q, y, generator=generator)
         if switch_weight > 0:
-            total = total + switch_weight * self.switch_losses(held, r, remainder, y, generator=generator)
+            switched = mixed(r, remainder, generator=generator) if switch_mixed else (r, remainder)
+            total = total + switch_weight * self.switch_losses(held, *switched, y, view=view, generator=generator)
         if independence_weight > 0:
             total = total + independence_weight * dependence(remainder, y)
         return total
@@ -341,6 +352,7 @@ class AttributeModule(nn.Module):
         remainder: Tensor,
         y: Tensor,
         *,
+        view: Callable[[Tensor], Tensor] = as_it_is,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """How badly switching works, ``[B]``: is an image with another's attributes read as having them?
@@ -348,13 +360,14 @@ class AttributeModule(nn.Module):
         Each image is decoded with the attributes of another one of the batch, and read again by the encoder as it is:
         the encoder does not learn to read what the decoder makes. It must find those attributes, and the remainder that
         was there before. The weight must not be too large: the decoder then learns to please this encoder, and
-        nobody else.
+        nobody else. A ``view`` that leaves out what is small takes from it the easiest way to do so, patterns of single
+        pixels.
         """
         order = torch.randperm(len(y), generator=generator, device=y.device)
         with torch.no_grad():
             attributes = torch.where(y < 0, held.sample(generator=generator), y.to(remainder.dtype))[order]
         frozen = {name: parameter.detach() for name, parameter in self.encoder.named_parameters()}
-        outputs = functional_call(self.encoder, frozen, (self.decode(attributes, remainder),))
+        outputs = functional_call(self.encoder, frozen, (view(self.decode(attributes, remainder)),))
         q_after, r_after = self.split(outputs)
         assert r.logvar is not None
         moved = (r_after.mean - remainder).square() * (-r.logvar).exp().clamp(max=100.0).detach()
@@ -420,6 +433,29 @@ def prepare(module: AttributeModule) -> None:
         module.estimator(q, lambda a: a.sum(-1), generator=torch.Generator().manual_seed(0))
         for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
             moments.reset()
+
+
+def mixed(r: Gaussian, remainder: Tensor, *, generator: torch.Generator | None = None) -> tuple[Gaussian, Tensor]:
+    """Remainders between those of two images of a batch, cos φ r + sin φ r', with φ from 0 to π / 2.
+
+    They stand for images that are not among the training ones: switching that has to work for them too cannot rely on
+    one drawing for each image it knows. Two independent standard normal remainders give a standard normal one.
+
+    Args:
+        r: the posterior, whose samples
+        remainder: are, ``[B, d]``.
+        generator: decides who goes with whom, and the angles.
+
+    Returns:
+        the posterior with the means mixed in the same way, and for each number the larger of the two variances; and
+        the mixed remainders.
+    """
+    assert r.logvar is not None
+    other = torch.randperm(len(remainder), generator=generator, device=remainder.device)
+    angle = torch.rand(len(remainder), 1, generator=generator, device=remainder.device, dtype=remainder.dtype)
+    near, far = (0.5 * math.pi * angle).cos(), (0.5 * math.pi * angle).sin()
+    between = Gaussian(near * r.mean + far * r.mean[other], torch.maximum(r.logvar, r.logvar[other]), validate=False)
+    return between, near * remainder + far * remainder[other]
 
 
 def hold(q: Bits | PairwiseBits, y: Tensor) -> Bits | PairwiseBits:

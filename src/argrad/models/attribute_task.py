@@ -1,4 +1,4 @@
-"""Training of an attribute model: batches that are moved and brightened, validation, a step size that falls."""
+"""Training of an attribute model: batches that are moved, brightened, blurred; validation; a step size that falls."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, pad
 
 from argrad.models.attribute_module import AttributeModule
 from argrad.models.vae_task import evaluate_in_batches
 from argrad.training import World
 
-__all__ = ["AttributeTask", "brightened", "shifted"]
+__all__ = ["AttributeTask", "blurred", "brightened", "shifted"]
 
 
 @final
@@ -27,10 +27,12 @@ class AttributeTask:
         held_out: so many of the first are for validation; 0 validates on all.
         kl_weight: of the KL terms.
         switch_weight: of reading switched attributes back.
+        switch_mixed: what is switched has a remainder between those of two images.
         independence_weight: of what the remainder tells about known attributes.
         label_first: epochs in which attributes learn from what is known alone.
         shift: most pixels by which images are moved.
         brightness: most by which they are made darker or brighter.
+        blur: widest Gaussian by which is blurred what the encoder reads, in pixels.
         epochs: over which the step size falls.
     """
 
@@ -43,10 +45,12 @@ class AttributeTask:
         *,
         kl_weight: float,
         switch_weight: float,
+        switch_mixed: bool,
         independence_weight: float,
         label_first: int,
         shift: int,
         brightness: float,
+        blur: float,
         epochs: int,
     ) -> None:
         self.module = module
@@ -54,9 +58,9 @@ class AttributeTask:
         end = held_out or len(images)
         self.validation, self.validation_known = images[:end], known[:end]
         self.kl_weight, self.switch_weight, self.label_first = kl_weight, switch_weight, label_first
-        self.independence_weight = independence_weight
+        self.switch_mixed, self.independence_weight = switch_mixed, independence_weight
         self.epoch = 0
-        self.shift, self.brightness, self.epochs = shift, brightness, epochs
+        self.shift, self.brightness, self.blur, self.epochs = shift, brightness, blur, epochs
         self.device = images.device
         self.train_size = len(self.images)
 
@@ -71,8 +75,10 @@ class AttributeTask:
             self.known[batch],
             kl_weight=self.kl_weight,
             switch_weight=self.switch_weight,
+            switch_mixed=self.switch_mixed,
             independence_weight=self.independence_weight,
             labels_only=self.epoch < self.label_first,
+            view=lambda images: blurred(images, self.blur, generator),
             generator=generator,
         )
 
@@ -130,3 +136,25 @@ def brightened(images: Tensor, most: float, generator: torch.Generator | None = 
     shape = (len(images),) + (1,) * (images.dim() - 1)
     factor = 1 + most * (2 * torch.rand(shape, generator=generator, device=images.device) - 1)
     return (images * factor).clamp_max(images.max().clamp_min(1.0))
+
+
+def blurred(images: Tensor, most: float, generator: torch.Generator | None = None) -> Tensor:
+    """Each image blurred by a Gaussian of its own width, from none to ``most`` pixels, its edge repeated.
+
+    Args:
+        images: ``[B, H, W]`` or ``[B, C, H, W]``.
+        most: the largest standard deviation; 0 gives the images back.
+        generator: decides the widths.
+    """
+    if most == 0:
+        return images
+    height, width = images.shape[-2:]
+    deep = images.reshape(len(images), -1, height, width)
+    reach = math.ceil(2 * most)
+    spread = most * torch.rand(len(images), 1, generator=generator, device=images.device) + 0.01
+    offsets = torch.arange(-reach, reach + 1, device=images.device)
+    line = (-0.5 * (offsets / spread).square()).softmax(1).to(images.dtype)
+    lines = line.repeat_interleave(deep.shape[1], 0)[:, None, None]
+    wide = pad(deep, (reach,) * 4, mode="replicate").flatten(0, 1)[None]
+    across = conv2d(wide, lines, groups=len(lines))
+    return conv2d(across, lines.mT, groups=len(lines))[0].reshape(images.shape)

@@ -66,10 +66,14 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         label_first: epochs in which the attributes learn from what is known alone, so that they have their meaning
             before the others settle.
         switch_weight: of reading switched attributes back; 0 leaves it out, and halves the time.
+        switch_mixed: in training, attributes are switched on remainders between those of two images, which stand for
+            images that the model has not seen; for few images, or many of the same few people.
         independence_weight: of what the remainder tells about known attributes, measured batch by batch; 0 leaves it
             out. It is weighed against the reconstruction, which grows with the number of pixels.
         shift: in training, images are moved by up to so many pixels,
         brightness: and multiplied by a number from 1 − brightness to 1 + brightness.
+        blur: in training, the encoder reads images blurred by a Gaussian of up to so many pixels, those that were
+            switched too: what the decoder draws is blurred, and fine patterns are not to be read as attributes.
         epochs: passes over the training data, at most.
         batch_size: images per step.
         learning_rate: Adam's step size at the start; it falls along a cosine.
@@ -124,9 +128,11 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         label_weight: float = 20.0,
         label_first: int = 10,
         switch_weight: float = 1.0,
+        switch_mixed: bool = False,
         independence_weight: float = 0.0,
         shift: int = 0,
         brightness: float = 0.0,
+        blur: float = 0.0,
         epochs: int = 100,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
@@ -153,9 +159,11 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.label_weight = label_weight
         self.label_first = label_first
         self.switch_weight = switch_weight
+        self.switch_mixed = switch_mixed
         self.independence_weight = independence_weight
         self.shift = shift
         self.brightness = brightness
+        self.blur = blur
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -218,10 +226,12 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             held_out,
             kl_weight=self.kl_weight,
             switch_weight=self.switch_weight,
+            switch_mixed=self.switch_mixed,
             independence_weight=self.independence_weight,
             label_first=self.label_first,
             shift=self.shift,
             brightness=self.brightness,
+            blur=self.blur,
             epochs=self.epochs,
         )
         try:
@@ -357,7 +367,7 @@ class AttributeVAE(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _check_settings(self) -> None:
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction}")
-        for name in ("kl_weight", "label_first", "switch_weight", "independence_weight", "shift", "brightness"):
+        for name in ("kl_weight", "label_first", "switch_weight", "independence_weight", "shift", "brightness", "blur"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a number that is not negative, got {getattr(self, name)}")
         if self.switch_weight > 0 and self.law == "perturb":
