@@ -32,6 +32,7 @@ from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -139,12 +140,13 @@ def table1_of(part: Part) -> dict[str, Any]:
 
 def run_figure2(part: Part, k: tuple[int, ...]) -> Any:
     """Step costs, and the curves of table1."""
-    table, whole = Path("table1-of-parts.json"), table1_of(part)
-    table.write_text(json.dumps(whole))
+    whole = table1_of(part)
     names = ("mnist",) if k == (10,) else tuple(whole["settings"]["datasets"])
-    settings = figure2.Figure2(k=k, datasets=() if k == (10,) else names, table1=str(table))
-    result = figure2.run_figure2({name: load_bits(name, device()) for name in names}, settings)
-    table.unlink()
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "table1.json"
+        table.write_text(json.dumps(whole))
+        settings = figure2.Figure2(k=k, datasets=() if k == (10,) else names, table1=str(table))
+        result = figure2.run_figure2({name: load_bits(name, device()) for name in names}, settings)
     result["command"] = result["command"].replace(str(table), "results/table1.json")
     result["settings"]["table1"] = "results/table1.json"
     return result
@@ -310,10 +312,12 @@ def file_of(folder: Path, name: str) -> Path:
     return folder / f"{name.replace(':', '+')}.json"
 
 
-def needs(name: str) -> list[str]:
-    """The parts that a part reads."""
+def builds_on(name: str, other: str) -> bool:
+    """Whether a part reads what another wrote."""
     kind, _, what = name.partition(":")
-    return [f"figure3:trials:{what}"] if kind == "figure3" and what.isdigit() else []
+    if kind in ("figure2", "figure6"):
+        return other.startswith("table1:")
+    return kind == "figure3" and what.isdigit() and other == f"figure3:trials:{what}"
 
 
 def read(folder: Path, name: str) -> Any:
@@ -329,8 +333,9 @@ def run(images: Path, folder: Path, names: list[str]) -> None:
         if file_of(folder, name).exists():
             continue
         kind, _, what = name.partition(":")
+        where = here("")
         part = RUN[kind](partial(read, folder), what)
-        write_json(file_of(folder, name), {"where": here(""), "part": part})
+        write_json(file_of(folder, name), {"where": where, "part": part})
         print(f"{name}: done", flush=True)
 
 

@@ -2,10 +2,11 @@
 
 python benchmarks/side_by_side.py 4 IMAGES OUT figure3:trials:0 figure3:0 table2:mnist:best   # four at a time
 
-Parts start in the order given, a part that builds on another when that is written. OUT/logs has what each of them says,
+Parts start in the order given, a part that builds on another when that has ended. OUT/logs has what each of them says,
 OUT/progress.txt when each began and ended. Parts that are written are not run again, so a run that was cut off is gone
-on with by the same command. Small models leave a GPU idle between their kernels: under NVIDIA's MPS several share it.
-Nothing here ever stops a part that runs: under MPS a process that is killed takes all others with it.
+on with by the same command, once what it had begun has ended: parts are in sessions of their own, and Ctrl-C does not
+stop them. Under NVIDIA's MPS, by which several processes share a GPU, one that is killed takes all others with it.
+What measures time (figure2, figure6, figure3:steps, step-profile) has to run alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from parts import file_of, needs
+from parts import builds_on, file_of
 
 PARTS = Path(__file__).resolve().parent / "parts.py"
 PAUSE = 0.5
@@ -38,7 +39,7 @@ class Running:
 
 
 def run_side_by_side(workers: int, images: Path, out: Path, names: Iterable[str]) -> list[str]:
-    """Run parts, so many at a time; returns those that failed, or that waited for one that did."""
+    """Run parts, so many at a time; returns those that failed."""
     (out / "logs").mkdir(parents=True, exist_ok=True)
     waiting = [name for name in dict.fromkeys(names) if not file_of(out, name).exists()]
     running: dict[str, Running] = {}
@@ -52,12 +53,7 @@ def run_side_by_side(workers: int, images: Path, out: Path, names: Iterable[str]
                     failed.append(name)
                 say(out, f"{name}: {'FAILED' if code else 'done'}, {time.monotonic() - part.began:.0f} s")
         for name in list(waiting):
-            missing = [other for other in needs(name) if other in running or not file_of(out, other).exists()]
-            if any(other not in waiting and other not in running for other in missing):
-                waiting.remove(name)
-                failed.append(name)
-                say(out, f"{name}: not run, since {', '.join(missing)} is missing")
-            elif not missing and len(running) < workers:
+            if len(running) < workers and not any(builds_on(name, other) for other in (*waiting, *running)):
                 waiting.remove(name)
                 running[name] = Running(start(images, out, name), time.monotonic())
                 say(out, f"{name}: begun")
@@ -66,12 +62,13 @@ def run_side_by_side(workers: int, images: Path, out: Path, names: Iterable[str]
 
 
 def start(images: Path, out: Path, name: str) -> subprocess.Popen[bytes]:
-    """A process for one part, on one core of the processor."""
+    """A process for one part, of one thread."""
     with (out / "logs" / f"{file_of(out, name).stem}.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, str(PARTS), "run", str(images), str(out), name],
             stdout=log,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         )
 

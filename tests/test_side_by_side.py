@@ -15,8 +15,10 @@ FAILS = "raise SystemExit(3)"
 
 @pytest.fixture
 def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script, whose parts are small programs of ours: those named after a fruit fail."""
+    """The script, whose parts are small programs of ours; figure3:trials:7 fails."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "parts", None)  # put back afterwards, whatever the script imports
+    monkeypatch.delitem(sys.modules, "parts")
     specification = importlib.util.spec_from_file_location("side_by_side", ROOT / "benchmarks" / "side_by_side.py")
     assert specification is not None
     assert specification.loader is not None
@@ -61,11 +63,26 @@ def test_no_more_run_at_a_time_than_asked_for_and_none_twice(side_by_side: Any, 
     assert sum(line.endswith("begun") for line in events(out)) == 5
 
 
-def test_what_waits_for_a_part_that_fails_is_named(side_by_side: Any, tmp_path: Path) -> None:
-    names = ["figure3:trials:7", "figure3:7", "figure3:9", "figure6"]
-    failed = side_by_side.run_side_by_side(1, tmp_path, tmp_path / "out", names)
-    assert sorted(failed) == ["figure3:7", "figure3:9", "figure3:trials:7"]  # 9's trials were never asked for
-    assert "figure6: done" in events(tmp_path / "out")
+def test_figures_wait_for_the_table_that_they_read(side_by_side: Any, tmp_path: Path) -> None:
+    names = ["figure6", "table1:mnist:table", "table1:omniglot", "hashing:1"]
+    assert side_by_side.run_side_by_side(4, tmp_path, tmp_path / "out", names) == []
+    found = events(tmp_path / "out")
+    assert found.index("figure6: begun") > max(found.index(f"{name}: done") for name in names[1:3])
+
+
+def test_what_fails_is_named_and_the_others_go_on(side_by_side: Any, tmp_path: Path) -> None:
+    names = ["figure3:trials:7", "hashing:1"]
+    assert side_by_side.run_side_by_side(1, tmp_path, tmp_path / "out", names) == ["figure3:trials:7"]
+    assert events(tmp_path / "out")[-1] == "hashing:1: done"
+
+
+def test_a_part_says_in_its_log_why_it_failed(tmp_path: Path) -> None:
+    """The script as it is: a part that does not exist."""
+    script = [sys.executable, str(ROOT / "benchmarks" / "side_by_side.py")]
+    found = subprocess.run([*script, "1", str(tmp_path), str(tmp_path / "out"), "figure99"], capture_output=True)
+    assert found.returncode == 1
+    assert b"figure99: FAILED" in found.stdout
+    assert "python benchmarks/parts.py run" in (tmp_path / "out" / "logs" / "figure99.log").read_text()
 
 
 def test_help_for_wrong_words(side_by_side: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ SETTINGS: dict[str, tuple[float, ...]] = {
     "rebar": (0.3, 0.5, 1.0, 2.0),
     "relax": (0.3, 0.5, 1.0, 2.0),
 }
-"""Around what was best: first trials of 0.05 to 1 for ε and 0.1 to 1 for these τ chose the edge."""
+"""Around what was best: first trials, not kept, of 0.05 to 1 for ε and 0.1 to 1 for these τ chose the edge."""
 RATES_ALONE = (2e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3)
 """For methods that have no ε or τ: as many trials as the others have."""
 

@@ -16,7 +16,7 @@ sure and balanced classes, averaged weights. No row sees any other data.
 
 All draws and numbers of labels of one method are trained side by side, as stacked parameters: 25 models. As counted in
 ``semi_supervised_stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million numbers, 59 GFLOP, and the
-labelled images and augmented copies of ``best`` another 28. An H200 took 2.4 ms a step for ``direct`` and 3.3 ms for
+labelled images and augmented copies of ``best`` another 28. An H200 took 2.4 ms a step for ``direct`` and 3.4 ms for
 ``best``, in TF32: the memory that is moved between products counts more than the products. ``run_dataset`` is one such
 part, and ``assemble`` puts parts together.
 """

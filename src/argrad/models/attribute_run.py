@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from argrad.models.attribute_module import AttributeModule
-from argrad.training import BrokenFile, RunFolder, read_tensors
+from argrad.training import BrokenFile, RunFolder
 
 __all__ = ["as_config", "fill", "open_run"]
 
@@ -57,12 +57,6 @@ def open_run(path: Path | str, known: set[str]) -> RunFolder:
 
 def fill(module: AttributeModule, folder: RunFolder) -> None:
     """Put the saved weights into a module."""
-    weights = folder.path / "model.safetensors"
-    if not weights.exists():
+    if not (folder.path / "model.safetensors").exists():
         raise BrokenFile(f"{folder.path} has no model.safetensors; restore it from a copy")
-    tensors, _ = read_tensors(weights)
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise BrokenFile(f"{weights} does not belong to {folder.path / 'config.json'} ({first})") from error
+    folder.fill(module)
