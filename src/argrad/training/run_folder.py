@@ -138,9 +138,7 @@ class RunFolder:
         """The weights of the best epoch."""
         weights = self.path / "model.safetensors"
         if not weights.exists():
-            raise ValueError(
-                f"{self.path} has no model yet: no epoch is complete; go on with --resume {self.path}"
-            )
+            raise ValueError(f"{self.path} has no model yet: no epoch is complete; go on with --resume {self.path}")
         return read_tensors(weights)[0]
 
     def fill(self, module: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, made_from: str = "") -> None:
