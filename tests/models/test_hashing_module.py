@@ -9,10 +9,12 @@ from argrad.estimators import GumbelSinkhorn
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models.hashing_costs import Pairs, logistic_loss, triplet_loss
 from argrad.models.hashing_module import (
-    FIRST_SPREAD,
+    REMEMBERED,
+    SPREAD,
     HashingModule,
     HashingTask,
     PairSampler,
+    Spread,
     convolutional_encoder,
     dense_encoder,
     has_partner,
@@ -45,12 +47,13 @@ def test_losses_of_codes_and_of_embeddings(loss, plain, generator):
     setting = {"margin": 3.0} if loss == "triplet" else {"scale": 1.5}
     expected = plain(away, Pairs(GROUPS), *setting.values()).reshape(2, 3).mean(0)
     for estimator in (LocalExpectation(), None):
-        module = HashingModule(Given(), estimator, 8, loss=loss, **setting)
+        module = HashingModule(Given(), estimator, 8, loss=loss, **setting).eval()
         torch.testing.assert_close(module.losses_of_codes(5 * signs, GROUPS), expected)
-    torch.testing.assert_close(HashingModule(Given(), None, 8, loss=loss, **setting).losses(signs, GROUPS), expected)
+    embeddings = HashingModule(Given(), None, 8, loss=loss, **setting).eval()
+    torch.testing.assert_close(embeddings.losses(signs, GROUPS), expected)
     # Bits that are all but certain are their own sample.
-    certain = HashingModule(Given(), LocalExpectation(), 8, loss=loss, **setting).losses(60 * signs, GROUPS)
-    torch.testing.assert_close(certain, expected)
+    certain = HashingModule(Given(), LocalExpectation(), 8, loss=loss, **setting).eval()
+    torch.testing.assert_close(certain.losses(60 * signs, GROUPS), expected)
 
 
 def test_settings_follow_the_bits():
@@ -69,15 +72,31 @@ def test_gradients_reach_the_encoder(estimator, generator):
         assert parameter.grad.any()
 
 
-def test_first_scores_are_centred_and_spread(generator):
-    module = HashingModule(seeded(dense_encoder, (5,), 16, 12), LocalExpectation(), 16)
-    x = torch.rand(2500, 5, generator=generator)  # three pieces
-    module.standardise(x)
-    scores = module.scores(x).detach()
-    torch.testing.assert_close(scores.mean(0), torch.zeros(16), atol=1e-4, rtol=0)
-    torch.testing.assert_close(scores.std(0, correction=0), torch.full((16,), FIRST_SPREAD))
-    module.standardise(x)  # once more changes nothing
-    torch.testing.assert_close(module.scores(x).detach(), scores)
+def test_scores_are_spread_by_the_batch_and_then_by_what_was_seen(generator):
+    spread = Spread(16)
+    x = 3 + 5 * torch.randn(40 * 500, 16, generator=generator)
+    for batch in x.split(500):
+        seen = spread(batch)
+        torch.testing.assert_close(seen.mean(0), torch.zeros(16), atol=1e-4, rtol=0)
+        torch.testing.assert_close(seen.std(0, correction=0), torch.full((16,), SPREAD))
+    spread.eval()
+    scores = spread(x)
+    assert scores.mean(0).abs().max() < 4 * SPREAD / REMEMBERED**0.5  # four standard errors
+    torch.testing.assert_close(scores.std(0), torch.full((16,), SPREAD), atol=0, rtol=4 / (2 * REMEMBERED) ** 0.5)
+    torch.testing.assert_close(spread(x[:1]), scores[:1])  # by itself, the same
+
+
+def test_what_is_remembered_counts_rows(generator):
+    """Up to what is remembered it is the mean of all rows; a small batch hardly moves it."""
+    spread, x = Spread(3), torch.randn(REMEMBERED, 3, generator=generator)
+    for batch in x.split([1000, 600, 400]):
+        spread(batch)
+    torch.testing.assert_close(spread.mean, x.mean(0))
+    before = spread.mean.clone()
+    spread(torch.full((2, 3), 100.0))
+    torch.testing.assert_close(spread.mean, before + (100 - before) * 2 / REMEMBERED)
+    spread(large := torch.randn(3 * REMEMBERED, 3, generator=generator))
+    torch.testing.assert_close(spread.mean, large.mean(0))
 
 
 def test_a_partner_is_any_other_of_the_group(generator):
@@ -134,25 +153,28 @@ def test_what_belongs_together_comes_together(loss, estimator, generator):
     x = patterns[groups] + 0.2 * torch.randn(200, 10, generator=generator)
     made = None if estimator == "embeddings" else estimator_by_name(estimator)
     module = HashingModule(seeded(dense_encoder, (10,), 16, 32), made, 16, loss=loss)
-    module.standardise(x)
     task = HashingTask(module, x, groups, x[:0], None)
     before = task.validate(generator)["loss"]
     trained = train(task, LoopSettings(epochs=12, batch_size=50, learning_rate=1e-2))
     assert trained.best_loss < 0.5 * before
 
 
-def test_bits_that_start_undecided_learn_slowly(generator):
-    patterns = torch.rand(4, 10, generator=generator)
-    groups = torch.arange(200) % 4
-    x = patterns[groups] + 0.2 * torch.randn(200, 10, generator=generator)
-    losses = {}
-    for decided in (True, False):
+def test_codes_stay_apart_where_free_scores_fall_together(generator):
+    """Many groups, hard to tell apart at first: all codes alike cost less than random ones."""
+    patterns = torch.rand(200, 10, generator=generator)
+    groups = torch.arange(2000) % 200
+    x = patterns[groups] + 0.1 * torch.randn(2000, 10, generator=generator)
+    differ = {}
+    for spread in (True, False):
         module = HashingModule(seeded(dense_encoder, (10,), 16, 32), LocalExpectation(), 16)
-        if decided:
-            module.standardise(x)
+        if not spread:
+            module.spread = nn.Identity()
         task = HashingTask(module, x, groups, x[:0], None)
-        losses[decided] = train(task, LoopSettings(epochs=6, batch_size=50, learning_rate=3e-3)).history[-1]["loss"]
-    assert losses[True] < 0.5 * losses[False]
+        train(task, LoopSettings(epochs=6, batch_size=64, learning_rate=3e-3))
+        share = module.eval().codes(x).mean(0)
+        differ[spread] = (2 * share * (1 - share)).mean()  # the chance that a bit of two examples differs
+    assert differ[True] > 0.45
+    assert differ[False] < 0.25
 
 
 def test_one_pair_alone_costs_nothing():

@@ -35,8 +35,6 @@ DRAWINGS = AUGMENTATIONS["digits"]
 
 HELD_OUT = 0.1
 """The share of Omniglot's training characters that is for validation."""
-SEEN_FIRST = 5000
-"""Images by which scores are centred before training."""
 
 
 @final
@@ -188,8 +186,7 @@ def train(
     began = time.monotonic()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        module.train().standardise(collection.train[torch.randperm(len(collection.train))[:SEEN_FIRST].to(device)])
-        trainer = Trainer(module, collection, batch_size, learning_rate, graph=graph)
+        trainer = Trainer(module.train(), collection, batch_size, learning_rate, graph=graph)
         for _ in range(steps):
             trainer.step()
         if device.type == "cuda":

@@ -41,10 +41,8 @@ from argrad.training.files import write_tensors
 __all__ = ["HashingEncoder"]
 
 EncoderName = Literal["dense", "convolutional"]
-FORMAT = "argrad hashing 1"
+FORMAT = "argrad hashing 2"
 """What a saved file says it is."""
-SEEN_FIRST = 5000
-"""Examples by which scores are centred before training."""
 
 
 @final
@@ -165,7 +163,6 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         train_rows, held_out = self._split(groups, len(examples), seed)
         x = as_tensor(examples, module)
         classes = None if groups is None else groups.to(x.device)
-        module.standardise(x[train_rows[:SEEN_FIRST]])
         task = HashingTask(
             module,
             x[train_rows],
@@ -227,10 +224,9 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(self.augmentation, Augmentation):
             settings["augmentation"] = "auto"
         about = {"settings": settings, "shape": self.example_shape_, "own": own}
-        weights = {f"encoder.{name}": tensor for name, tensor in self.module_.encoder.state_dict().items()}
-        tensors = {"centre": self.module_.centre, "gain": self.module_.gain, "codes": torch.from_numpy(self.codes_)}
+        tensors = {"codes": torch.from_numpy(self.codes_), **kept(self.module_).state_dict()}
         model = json.dumps(about, default=lambda number: number.item())  # settings may be numpy's numbers
-        write_tensors(Path(path), {**tensors, **weights}, {"format": FORMAT, "model": model})
+        write_tensors(Path(path), tensors, {"format": FORMAT, "model": model})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: nn.Module | None = None, device: str | None = None) -> Self:
@@ -257,12 +253,10 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         module = model._build(shape, seed=0)
         codes = tensors.pop("codes").numpy()
         try:
-            module.encoder.load_state_dict({n.removeprefix("encoder."): t for n, t in tensors.items() if "." in n})
+            kept(module).load_state_dict(tensors)
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
             raise ValueError(f"{path} does not fit the encoder ({first}); give the one it was fitted with") from error
-        module.centre.copy_(tensors["centre"])
-        module.gain.copy_(tensors["gain"])
         model.module_, model.codes_ = module.to(choose_device(model.device)).eval(), codes
         model.history_, model.best_epoch_ = [], 0
         model.example_shape_, model.n_features_in_ = shape, math.prod(shape)
@@ -344,7 +338,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         better: on the CPU the encoders made here then work in float64; an encoder of the user's own works as it is.
         """
         module = self.module_
-        if examples.dtype == np.float64 and isinstance(self.encoder, str) and module.centre.device.type == "cpu":
+        if examples.dtype == np.float64 and isinstance(self.encoder, str) and module.spread.mean.is_cpu:
             module = copy.deepcopy(module).double()
         parts = [
             pack(module.codes(as_tensor(examples[start : start + AT_ONCE], module)).cpu().numpy())
@@ -353,9 +347,14 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return np.concatenate(parts)
 
 
+def kept(module: HashingModule) -> nn.ModuleDict:
+    """What is saved of a module: all but its estimator."""
+    return nn.ModuleDict({"encoder": module.encoder, "spread": module.spread})
+
+
 def as_tensor(array: NDArray[Any], module: HashingModule) -> Tensor:
     """A copy of an array, of the type and on the device of the module."""
-    return torch.tensor(array, dtype=module.centre.dtype, device=module.centre.device)
+    return torch.tensor(array, dtype=module.spread.mean.dtype, device=module.spread.mean.device)
 
 
 def number_groups(y: Any, examples: int) -> Tensor:

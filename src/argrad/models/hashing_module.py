@@ -31,6 +31,7 @@ __all__ = [
     "HashingModule",
     "HashingTask",
     "PairSampler",
+    "Spread",
     "convolutional_encoder",
     "dense_encoder",
     "has_partner",
@@ -39,8 +40,10 @@ __all__ = [
 
 AT_ONCE = 1000
 """Examples encoded at a time."""
-FIRST_SPREAD = 2.0
-"""The standard deviation of scores over examples when training begins."""
+SPREAD = 4.0
+"""The standard deviation of each bit's score over examples."""
+REMEMBERED = 2000
+"""Examples that the memory of :class:`Spread` goes back to."""
 
 
 def dense_encoder(shape: tuple[int, ...], bits: int, hidden: int = 300) -> nn.Sequential:
@@ -51,9 +54,10 @@ def dense_encoder(shape: tuple[int, ...], bits: int, hidden: int = 300) -> nn.Se
 
 
 def convolutional_encoder(shape: tuple[int, ...], bits: int, channels: int = 32) -> nn.Sequential:
-    """Three blocks of convolution, group normalisation, ReLU and pooling, then a linear layer.
+    """Three blocks of convolution, group normalisation and ReLU, each of half the size, then a linear layer.
 
-    Every image is normalised by itself, so its code does not depend on the batch it comes in.
+    The first two halve by stride, so that few products are made at full size, and the last by its largest values. Every
+    image is normalised by itself, so its code does not depend on the batch it comes in.
 
     Args:
         shape: of one image, ``[H, W]`` or ``[C, H, W]``, with sides of at least 8.
@@ -69,10 +73,53 @@ def convolutional_encoder(shape: tuple[int, ...], bits: int, channels: int = 32)
         raise ValueError(f"channels must be at least 1, got {channels}")
     colours = shape[0] if len(shape) == 3 else 1
     layers: list[nn.Module] = [nn.Unflatten(1, (1, shape[0]))] if len(shape) == 2 else []
-    for before, after in ((colours, channels), (channels, 2 * channels), (2 * channels, 2 * channels)):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(math.gcd(8, after), after), nn.ReLU()]
-        layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2 * channels * (shape[-2] // 8) * (shape[-1] // 8), bits))
+    blocks = ((colours, channels, 5, 2), (channels, 2 * channels, 3, 2), (2 * channels, 2 * channels, 3, 1))
+    for before, after, width, stride in blocks:
+        layers.append(nn.Conv2d(before, after, width, stride, padding=width // 2))
+        layers += [nn.GroupNorm(math.gcd(8, after), after), nn.ReLU()]
+    high, wide = ((side + 3) // 4 // 2 for side in shape[-2:])
+    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * channels * high * wide, bits))
+
+
+@final
+class Spread(nn.Module):
+    """Shift and scale every bit's score so that, over examples, it is 1 about half of the time and mostly decided.
+
+    In training by the mean and deviation of the batch, as batch normalisation does it; afterwards by those of the last
+    few thousand examples of training, so that a code does not depend on the others of its batch.
+
+    Codes need it at every step. Two random codes of n bits are n/2 apart and vary about that, and by chance some
+    negative is nearer than the partner. A code that all examples share is n/2 nearer to everything, and costs less than
+    random ones: left to themselves, scores drift there, grow, and stay, since a bit that is all but certain has no
+    gradient.
+
+    Args:
+        bits: n.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    seen: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(bits))
+        self.register_buffer("variance", torch.ones(bits))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Scores ``[N, n]`` of mean 0 and deviation :data:`SPREAD`."""
+        mean, variance = self.mean, self.variance
+        if self.training:
+            variance, mean = torch.var_mean(scores, 0, correction=0)
+            self._remember(mean.detach(), variance.detach(), len(scores))
+        return (scores - mean) * (SPREAD * (variance + 1e-5).rsqrt())
+
+    def _remember(self, mean: Tensor, variance: Tensor, rows: int) -> None:
+        """Every batch weighs what it has of rows, so that a small last one of an epoch does no harm."""
+        self.seen.add_(rows).clamp_(max=max(rows, REMEMBERED))
+        self.mean.lerp_(mean, rows / self.seen)
+        self.variance.lerp_(variance, rows / self.seen)
 
 
 @final
@@ -80,7 +127,7 @@ class HashingModule(nn.Module):
     """Encoder, estimator and contrastive loss.
 
     Args:
-        encoder: maps x ``[N, *shape]`` to scores ``[N, bits]``.
+        encoder: maps x ``[N, *shape]`` to scores ``[N, bits]``; they are spread by :class:`Spread`.
         estimator: of the gradient through the bits; None trains the scores themselves as embeddings on the unit sphere,
             with the same loss of n (1 − cosine) / 2, which for codes of ±1 is the Hamming distance.
         bits: n.
@@ -94,9 +141,6 @@ class HashingModule(nn.Module):
     >>> module.losses(x, groups).shape, module.codes(x).shape
     (torch.Size([3]), torch.Size([6, 8]))
     """
-
-    centre: Tensor
-    gain: Tensor
 
     def __init__(
         self,
@@ -120,11 +164,10 @@ class HashingModule(nn.Module):
         self.margin = bits / 4 if margin is None else margin
         self.scale = max(LEAST_SCALE, bits / 16) if scale is None else scale
         self.cost(torch.zeros(2, bits), Pairs(torch.zeros(2)))  # says what is wrong with margin and scale
-        self.register_buffer("centre", torch.zeros(bits))
-        self.register_buffer("gain", torch.ones(bits))
+        self.spread = Spread(bits)
 
     def scores(self, x: Tensor) -> Tensor:
-        """The encoder's output, its shape checked."""
+        """The encoder's output, its shape checked, spread over the examples; see :class:`Spread`."""
         scores = self.encoder(x)
         if not isinstance(scores, Tensor) or scores.shape != (len(x), self.bits):
             given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -132,20 +175,8 @@ class HashingModule(nn.Module):
                 f"the encoder turned x of shape {tuple(x.shape)} into {given}; for {self.bits} bits it must return "
                 f"[{len(x)}, {self.bits}]"
             )
-        return (scores - self.centre) * self.gain
-
-    @torch.no_grad()
-    def standardise(self, x: Tensor) -> None:
-        """Shift and scale the scores so that, over examples x, every bit is 1 about half of the time and decided.
-
-        Bits that start undecided are noise to each other: training is then slow, and drifts towards a few codes that
-        all examples share.
-        """
-        self.centre.zero_()
-        self.gain.fill_(1)
-        scores = torch.cat([self.scores(part) for part in x.split(AT_ONCE)])
-        self.centre.copy_(scores.mean(0))
-        self.gain.copy_(FIRST_SPREAD / scores.std(0, correction=0).clamp_min(1e-6))
+        spread: Tensor = self.spread(scores)
+        return spread
 
     def codes(self, x: Tensor) -> Tensor:
         """The most probable bits of each example, zeros and ones ``[N, bits]``."""

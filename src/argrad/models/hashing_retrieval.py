@@ -24,8 +24,8 @@ from torch import Tensor
 
 __all__ = ["from_groups", "retrieval_by_bits", "retrieval_by_cosine"]
 
-NUMBERS_AT_ONCE = 2**25
-"""How many distances are held at a time."""
+NUMBERS_AT_ONCE = {False: 2**20, True: 2**24}
+"""How many distances are held at a time: on a CPU what its cache holds, on a GPU (True) what keeps it busy."""
 
 
 def from_groups(right: Tensor, total: Tensor, recall_at: Sequence[int] = (1, 10)) -> dict[str, float]:
@@ -96,7 +96,7 @@ def retrieval_by_bits(
     bits = codes.shape[1]
     signs = 2 * codes.float() - 1
     counts = []
-    for rows in torch.arange(len(queries), device=codes.device).split(max(1, NUMBERS_AT_ONCE // len(codes))):
+    for rows in torch.arange(len(queries), device=codes.device).split(rows_at_once(codes)):
         away = ((bits - (2 * queries[rows].float() - 1) @ signs.T) / 2).round().long()
         same = query_labels[rows].unsqueeze(1) == labels
         place = away + (bits + 1) * (same + 2 * torch.arange(len(rows), device=codes.device).unsqueeze(1))
@@ -122,7 +122,7 @@ def retrieval_by_cosine(
     unit = torch.nn.functional.normalize(embeddings, dim=1)
     found: list[Tensor] = []
     ranks = torch.arange(1, len(embeddings) + 1, device=unit.device, dtype=torch.float64)
-    for rows in torch.arange(len(queries), device=unit.device).split(max(1, NUMBERS_AT_ONCE // 8 // len(embeddings))):
+    for rows in torch.arange(len(queries), device=unit.device).split(rows_at_once(unit)):
         likeness = torch.nn.functional.normalize(queries[rows], dim=1) @ unit.T
         right = query_labels[rows].unsqueeze(1) == labels
         if leave_one_out:
@@ -137,6 +137,11 @@ def retrieval_by_cosine(
         raise ValueError("no query has an example of its own class to find")
     names = [*(f"recall@{k}" for k in recall_at), "map"]
     return dict(zip(names, each.mean(0).tolist(), strict=True))
+
+
+def rows_at_once(searched: Tensor) -> int:
+    """For how many queries distances to everything are held at a time."""
+    return max(1, NUMBERS_AT_ONCE[searched.device.type == "cuda"] // len(searched))
 
 
 def check(queries: Tensor, others: Tensor, query_labels: Tensor, labels: Tensor, leave_one_out: bool) -> None:
