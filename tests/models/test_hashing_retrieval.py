@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from argrad.models.hashing_retrieval import from_groups, retrieval_by_bits, retrieval_by_cosine
+from argrad.models.hashing_retrieval import from_groups, in_order, retrieval_by_bits, retrieval_by_cosine
 
 
 def measures_of(ranked: list[bool], recall_at: tuple[int, ...]) -> list[float]:
@@ -82,6 +82,15 @@ def test_embeddings_are_ranked_by_angle(generator):
     expected = np.mean([average_precision_score(r, s) for r, s in zip(right, likeness, strict=True)])
     assert found["map"] == pytest.approx(expected, abs=1e-6)
     assert found["recall@1"] == pytest.approx(np.mean([r[s.argmax()] for r, s in zip(right, likeness, strict=True)]))
+
+
+def test_of_equal_distances_the_wrong_come_first(generator):
+    away = torch.randint(-3, 4, (40, 30), generator=generator) * 0.1
+    away[:, 7] = torch.inf
+    right = torch.randint(2, away.shape, generator=generator).bool()
+    right[:, 7] = False
+    order = np.lexsort((right.numpy(), away.numpy()))
+    assert torch.equal(in_order(away, right), torch.from_numpy(np.take_along_axis(right.numpy(), order, 1)))
 
 
 @pytest.mark.parametrize("kind", ["bits", "cosine"])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def retrieval_by_cosine(
     leave_one_out: bool = False,
     recall_at: Sequence[int] = (1, 10),
 ) -> dict[str, float]:
-    """The same for embeddings ``[Q, d]`` and ``[N, d]`` ranked by their angle, where ties do not matter."""
+    """The same for embeddings ``[Q, d]`` and ``[N, d]`` ranked by their angle; of equal ones the wrong come first."""
     check(queries, embeddings, query_labels, labels, leave_one_out)
     unit = torch.nn.functional.normalize(embeddings, dim=1)
     found: list[Tensor] = []
@@ -128,7 +129,7 @@ def retrieval_by_cosine(
         if leave_one_out:
             likeness[torch.arange(len(rows), device=unit.device), rows] = -torch.inf
             right[torch.arange(len(rows), device=unit.device), rows] = False
-        right = right.gather(1, likeness.argsort(1, descending=True))
+        right = in_order(-likeness, right)
         precision = right.cumsum(1) / ranks
         average = (precision * right).sum(1) / right.sum(1)
         found.append(torch.stack([*(right[:, :k].any(1).double() for k in recall_at), average], 1)[right.any(1)])
@@ -137,6 +138,22 @@ def retrieval_by_cosine(
         raise ValueError("no query has an example of its own class to find")
     names = [*(f"recall@{k}" for k in recall_at), "map"]
     return dict(zip(names, each.mean(0).tolist(), strict=True))
+
+
+def in_order(away: Tensor, right: Tensor) -> Tensor:
+    """Which of each row are right, nearest first; among equal ones wrong ones first.
+
+    What is sorted is the distance with the answer in its last bit, which float32 leaves free in float64: one sort of
+    numbers, for which NumPy is an order of magnitude faster on a CPU than a sort that says what went where.
+
+    >>> in_order(torch.tensor([[0.5, 0.1, 0.5]]), torch.tensor([[True, True, False]]))
+    tensor([[ True, False,  True]])
+    """
+    keys = away.float().double().view(torch.int64) & ~1
+    keys = torch.where(keys < 0, keys | ~right, keys | right).view(torch.float64)  # below 0, more is nearer
+    keys = keys.sort(1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), 1))
+    last = keys.view(torch.int64)
+    return ((last & 1) == 1) ^ (last < 0)
 
 
 def rows_at_once(searched: Tensor) -> int:
