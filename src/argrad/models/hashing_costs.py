@@ -33,6 +33,7 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from argrad.costs import SharedCost, all_costs
 from argrad.latents import Latent, Variables
@@ -246,7 +247,8 @@ class LogisticCost(InBatchCost):
 
     def as_candidate(self, away: Tensor) -> Tensor:
         """One candidate of each anchor's softmax is replaced."""
-        total = torch.logaddexp(self.others, -away / self.scale)
+        own = -away / self.scale
+        total = own + softplus(self.others - own, threshold=40)  # logaddexp, which is not vectorised on a CPU
         near = torch.where(self.pairs.is_partner, away, self.near)
         return torch.where(self.competes.T, total + near / self.scale - self.losses, 0.0)
 
