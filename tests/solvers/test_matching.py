@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from argrad.noise import gumbel
 from argrad.solvers import compiled
 from argrad.solvers.matching import (
     enumerate_permutations,
+    kept_tables,
     matching,
     permutation_entropy,
     permutation_log_partition,
     permutation_marginals,
     sample_permutation,
     sinkhorn,
-    tables,
 )
 from structures import (
     BATCHES,
@@ -213,15 +214,22 @@ def test_shapes(batch, dtype):
         assert result.dtype == dtype
 
 
-def test_tables_made_in_inference_mode_serve_autograd():
-    tables.cache_clear()
-    scores = Recipe()(4, 4)
+@pytest.mark.parametrize("device", DEVICES)
+def test_tables_made_in_inference_mode_serve_autograd(device):
+    kept_tables.cache_clear()
+    scores = Recipe()(4, 4).to(device)
     with torch.inference_mode():
         value = permutation_log_partition(scores)
     leaf = scores.clone().requires_grad_()
     again = permutation_log_partition(leaf)
     again.backward()
     torch.testing.assert_close(again.detach(), value)
+
+
+def test_tables_made_for_shapes_alone_do_not_stay():
+    with FakeTensorMode():
+        assert permutation_log_partition(torch.zeros(2, 3, 3), validate=False).shape == (2,)
+    torch.testing.assert_close(permutation_log_partition(torch.zeros(3, 3)).exp(), torch.tensor(6.0))
 
 
 # --------------------------------------------------------------------------------------------------------- Sinkhorn

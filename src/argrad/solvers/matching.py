@@ -111,7 +111,7 @@ def permutation_marginals(scores: Tensor, *, validate: bool = True) -> Tensor:
             [0., 1.]])
     """
     choices = conditionals("permutation_marginals", scores, validate=validate)
-    levels = tables(scores.shape[-1], scores.device)
+    levels = tables(scores.shape[-1], scores)
     marginals = []
     state = torch.ones_like(choices[0][..., 0])
     for choice, level in zip(choices, levels, strict=True):
@@ -130,7 +130,7 @@ def permutation_entropy(scores: Tensor, *, validate: bool = True) -> Tensor:
     tensor(24.0000)
     """
     choices = conditionals("permutation_entropy", scores, validate=validate)
-    levels = tables(scores.shape[-1], scores.device)
+    levels = tables(scores.shape[-1], scores)
     state = torch.ones_like(choices[0][..., 0])
     entropy = state.new_zeros(scores.shape[:-2])
     for choice, level in zip(choices, levels, strict=True):
@@ -163,7 +163,7 @@ def sample_permutation(scores: Tensor, noise: Tensor, *, validate: bool = True) 
         noise = noise.expand(*lead, n, n)
         state = torch.zeros((*lead, 1), dtype=torch.long, device=scores.device)
         columns = []
-        for r, (choice, level) in enumerate(zip(choices, tables(n, scores.device), strict=True)):
+        for r, (choice, level) in enumerate(zip(choices, tables(n, scores), strict=True)):
             here = state.unsqueeze(-1).expand(*lead, 1, n)
             given = choice.expand(*lead, *choice.shape[-2:]).gather(-2, here).squeeze(-2)
             columns.append((given + noise[..., r, :]).argmax(-1, keepdim=True))
@@ -248,27 +248,41 @@ class Level(NamedTuple):
     """``[C(n, r + 1), r + 1]``: for each subset of r + 1 columns the places S * n + c that lead to it."""
 
 
+def tables(n: int, like: Tensor) -> tuple[Level, ...]:
+    """The n levels of the recursion, the last of which leads to the full set, on the device of another tensor."""
+    make = kept_tables if worth_keeping(like) else new_tables
+    return make(n, like.device)
+
+
+def new_tables(n: int, device: torch.device) -> tuple[Level, ...]:
+    """Put them on the device; on the CPU they share their memory with what is kept."""
+    with torch.inference_mode(False):  # else a first call in inference mode would spoil the tables for autograd
+        return tuple(Level(*(torch.from_numpy(places).to(device) for places in level)) for level in places_of(n))
+
+
+kept_tables = functools.cache(new_tables)
+
+
 @functools.cache
-def tables(n: int, device: torch.device) -> tuple[Level, ...]:
-    """The n levels of the recursion; the last leads to the full set."""
+def places_of(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The numbers of :class:`Level`, level by level."""
     if n > MAX_ROWS:
         raise ValueError(
             f"exact inference over permutations needs n at most {MAX_ROWS}, got n={n}; for larger n use samples of "
             "perturbed matchings"
         )
     levels = []
-    with torch.inference_mode(False):  # else a first call in inference mode would spoil the tables for autograd
-        for r in range(n):
-            subsets = list(itertools.combinations(range(n), r))
-            number = {subset: i for i, subset in enumerate(itertools.combinations(range(n), r + 1))}
-            after = [
-                [len(number) if c in subset else number[tuple(sorted((*subset, c)))] for c in range(n)]
-                for subset in subsets
-            ]
-            index = {subset: i for i, subset in enumerate(subsets)}
-            before = [[index[larger[:i] + larger[i + 1 :]] * n + larger[i] for i in range(r + 1)] for larger in number]
-            levels.append(Level(torch.tensor(after, device=device), torch.tensor(before, device=device)))
-    return tuple(levels)
+    for r in range(n):
+        subsets = list(itertools.combinations(range(n), r))
+        number = {subset: i for i, subset in enumerate(itertools.combinations(range(n), r + 1))}
+        after = [
+            [len(number) if c in subset else number[tuple(sorted((*subset, c)))] for c in range(n)]
+            for subset in subsets
+        ]
+        index = {subset: i for i, subset in enumerate(subsets)}
+        before = [[index[larger[:i] + larger[i + 1 :]] * n + larger[i] for i in range(r + 1)] for larger in number]
+        levels.append((np.array(after), np.array(before)))
+    return levels
 
 
 def conditionals(name: str, scores: Tensor, *, validate: bool) -> list[Tensor]:
@@ -278,7 +292,7 @@ def conditionals(name: str, scores: Tensor, *, validate: bool) -> list[Tensor]:
         n tensors, row r's ``[*batch, C(n, r), n]``.
     """
     check_scores(name, scores, "n, n", validate=validate)
-    levels = tables(scores.shape[-1], scores.device)
+    levels = tables(scores.shape[-1], scores)
     scores = finite(scores)
     nowhere = scores.new_full((*scores.shape[:-2], 1), impossible(scores.dtype))
     value = torch.zeros_like(nowhere)  # of the full set
@@ -298,7 +312,7 @@ def advance(taken: Tensor, level: Level) -> Tensor:
 
 def best_by_subsets(scores: Tensor, *, validate: bool) -> Tensor:
     """The recursion over subsets with the maximum in place of the sum, then the path of the best choices."""
-    levels = tables(scores.shape[-1], scores.device)
+    levels = tables(scores.shape[-1], scores)
     possible = finite(scores)
     nowhere = possible.new_full((*scores.shape[:-2], 1), -torch.inf)  # lower than any pair, impossible ones included
     value = torch.zeros_like(nowhere)
