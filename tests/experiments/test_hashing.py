@@ -110,6 +110,7 @@ def test_training_is_decided_by_its_seed_and_learns(collection):
     state = torch.get_rng_state()
     first, again, other = once(0, 3), once(0, 3), once(1, 3)
     assert torch.equal(torch.get_rng_state(), state)
+    assert not first.training
     x = collection.train
     assert torch.equal(embed(first, x), embed(again, x))
     assert not torch.equal(embed(first, x), embed(other, x))
@@ -147,7 +148,7 @@ def test_every_row_is_there(collection):
         assert row["dataset"] == "tiny"
         assert len(row["map"]) == len(row["recall@1"]) == len(row["recall@10"]) == (1 if row["loss"] is None else 2)
         assert all(0 <= one <= ten <= 1 for one, ten in zip(row["recall@1"], row["recall@10"], strict=True))
-    assert len(tuning) == 2 * 5 * 3
+    assert len(tuning) == 5 * (3 + 4)
     pca = next(row for row in rows if row["method"] == "pca, signs" and row["bits"] == 8)
     mean, directions = components(collection.train, 8)
     bits = [((x.flatten(1) - mean) @ directions > 0).float() for x in (collection.test.queries, collection.test.images)]

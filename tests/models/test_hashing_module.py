@@ -1,4 +1,4 @@
-"""The hashing module and its pairs: distances, first scores, partners, and what the loop is told."""
+"""The hashing module and its pairs: distances, spread scores, partners, and what the loop is told."""
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from argrad.estimators import GumbelSinkhorn
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models.hashing_costs import Pairs, logistic_loss, triplet_loss
 from argrad.models.hashing_module import (
-    REMEMBERED,
     SPREAD,
     HashingModule,
     HashingTask,
@@ -46,7 +45,7 @@ def test_losses_of_codes_and_of_embeddings(loss, plain, generator):
     away = (signs.unsqueeze(1) != signs).sum(-1).float()
     setting = {"margin": 3.0} if loss == "triplet" else {"scale": 1.5}
     expected = plain(away, Pairs(GROUPS), *setting.values()).reshape(2, 3).mean(0)
-    for estimator in (LocalExpectation(), None):
+    for estimator in (LocalExpectation(), None):  # in evaluation, and never settled: scores are what the encoder says
         module = HashingModule(Given(), estimator, 8, loss=loss, **setting).eval()
         torch.testing.assert_close(module.losses_of_codes(5 * signs, GROUPS), expected)
     embeddings = HashingModule(Given(), None, 8, loss=loss, **setting).eval()
@@ -72,31 +71,36 @@ def test_gradients_reach_the_encoder(estimator, generator):
         assert parameter.grad.any()
 
 
-def test_scores_are_spread_by_the_batch_and_then_by_what_was_seen(generator):
+def test_scores_are_spread_by_the_batch_and_once_settled_by_what_was_given(generator):
     spread = Spread(16)
-    x = 3 + 5 * torch.randn(40 * 500, 16, generator=generator)
-    for batch in x.split(500):
-        seen = spread(batch)
-        torch.testing.assert_close(seen.mean(0), torch.zeros(16), atol=1e-4, rtol=0)
-        torch.testing.assert_close(seen.std(0, correction=0), torch.full((16,), SPREAD))
-    spread.eval()
-    scores = spread(x)
-    assert scores.mean(0).abs().max() < 4 * SPREAD / REMEMBERED**0.5  # four standard errors
-    torch.testing.assert_close(scores.std(0), torch.full((16,), SPREAD), atol=0, rtol=4 / (2 * REMEMBERED) ** 0.5)
-    torch.testing.assert_close(spread(x[:1]), scores[:1])  # by itself, the same
+    x = 3 + 5 * torch.randn(500, 16, generator=generator)
+    seen = spread(x)
+    torch.testing.assert_close(seen.mean(0), torch.zeros(16), atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen.std(0, correction=0), torch.full((16,), SPREAD))
+    assert spread.mean.tolist() == [0] * 16  # nothing is kept of batches
+    spread.settle(x.clone().requires_grad_())
+    assert not spread.mean.requires_grad
+    torch.testing.assert_close(spread.eval()(x), seen)
+    torch.testing.assert_close(spread(x[:1]), seen[:1])  # by itself, the same
+    torch.testing.assert_close(spread(x.double()), seen)  # of the module's own type
 
 
-def test_what_is_remembered_counts_rows(generator):
-    """Up to what is remembered it is the mean of all rows; a small batch hardly moves it."""
-    spread, x = Spread(3), torch.randn(REMEMBERED, 3, generator=generator)
-    for batch in x.split([1000, 600, 400]):
-        spread(batch)
-    torch.testing.assert_close(spread.mean, x.mean(0))
-    before = spread.mean.clone()
-    spread(torch.full((2, 3), 100.0))
-    torch.testing.assert_close(spread.mean, before + (100 - before) * 2 / REMEMBERED)
-    spread(large := torch.randn(3 * REMEMBERED, 3, generator=generator))
-    torch.testing.assert_close(spread.mean, large.mean(0))
+def test_small_scores_are_spread_too(generator):
+    x = 1e-3 * torch.randn(500, 16, generator=generator)
+    torch.testing.assert_close(Spread(16)(x).std(0, correction=0), torch.full((16,), SPREAD), rtol=0.01, atol=0)
+    assert Spread(2)(torch.ones(4, 2)).abs().max() < 1e-3  # a constant stays one
+
+
+def test_a_task_settles_its_module_by_training_examples_as_they_are(generator):
+    x = torch.rand(90, 4, generator=generator)
+    module = HashingModule(seeded(dense_encoder, (4,), 8), LocalExpectation(), 8)
+    task = HashingTask(module, x, None, x[:3], None, Augmentation(drop=0.9))
+    task.losses(torch.arange(90), generator, World())
+    task.validate(generator)
+    assert not module.training
+    scores = module.encoder(x)
+    torch.testing.assert_close(module.spread.mean, scores.mean(0))
+    torch.testing.assert_close(module.spread.variance, scores.var(0, correction=0))
 
 
 def test_a_partner_is_any_other_of_the_group(generator):
@@ -159,22 +163,36 @@ def test_what_belongs_together_comes_together(loss, estimator, generator):
     assert trained.best_loss < 0.5 * before
 
 
-def test_codes_stay_apart_where_free_scores_fall_together(generator):
+class SpreadOnce(nn.Module):
+    """Shifts and scales as the first scores need it."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        super().__init__()
+        self.mean, self.gain = scores.mean(0), SPREAD / scores.std(0)
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return (scores - self.mean) * self.gain
+
+    def settle(self, scores: torch.Tensor) -> None:
+        pass
+
+
+def test_codes_stay_apart_where_scores_spread_once_fall_together(generator):
     """Many groups, hard to tell apart at first: all codes alike cost less than random ones."""
     patterns = torch.rand(200, 10, generator=generator)
     groups = torch.arange(2000) % 200
-    x = patterns[groups] + 0.1 * torch.randn(2000, 10, generator=generator)
+    x = patterns[groups] + 0.5 * torch.randn(2000, 10, generator=generator)
     differ = {}
-    for spread in (True, False):
+    for once in (False, True):
         module = HashingModule(seeded(dense_encoder, (10,), 16, 32), LocalExpectation(), 16)
-        if not spread:
-            module.spread = nn.Identity()
+        if once:
+            module.spread = SpreadOnce(module.encoder(x).detach())
         task = HashingTask(module, x, groups, x[:0], None)
-        train(task, LoopSettings(epochs=6, batch_size=64, learning_rate=3e-3))
+        train(task, LoopSettings(epochs=6, batch_size=64, learning_rate=1e-2))
         share = module.eval().codes(x).mean(0)
-        differ[spread] = (2 * share * (1 - share)).mean()  # the chance that a bit of two examples differs
-    assert differ[True] > 0.45
-    assert differ[False] < 0.25
+        differ[once] = (2 * share * (1 - share)).mean()  # the chance that a bit of two examples differs
+    assert differ[False] > 0.45
+    assert differ[True] < 0.1
 
 
 def test_one_pair_alone_costs_nothing():

@@ -86,11 +86,17 @@ def test_embeddings_are_ranked_by_angle(generator):
 
 def test_of_equal_distances_the_wrong_come_first(generator):
     away = torch.randint(-3, 4, (40, 30), generator=generator) * 0.1
-    away[:, 7] = torch.inf
+    away[:, 3], away[:, 7] = -0.0, torch.inf
     right = torch.randint(2, away.shape, generator=generator).bool()
     right[:, 7] = False
     order = np.lexsort((right.numpy(), away.numpy()))
     assert torch.equal(in_order(away, right), torch.from_numpy(np.take_along_axis(right.numpy(), order, 1)))
+
+
+def test_float64_is_ranked_in_float64():
+    embeddings = torch.tensor([[1.0, 1e-5], [1.0, 2e-5]], dtype=torch.float64)
+    found = retrieval_by_cosine(embeddings[:1], embeddings, torch.tensor([1]), torch.tensor([1, 0]))
+    assert found["recall@1"] == 1
 
 
 @pytest.mark.parametrize("kind", ["bits", "cosine"])

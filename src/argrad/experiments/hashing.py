@@ -54,7 +54,7 @@ __all__ = ["Hashing", "assemble", "format_table", "markdown", "plot", "run", "ru
 MethodName = Literal["local-expectation", "direct", "arm", "straight-through", "float"]
 TUNING_SEED = 1_000_000
 """Chooses margins and scales; no seed that is reported."""
-SHARES: dict[str, tuple[float, ...]] = {"logistic": (1 / 32, 1 / 16, 1 / 8), "triplet": (1 / 16, 1 / 8, 1 / 4)}
+SHARES: dict[str, tuple[float, ...]] = {"logistic": (1 / 32, 1 / 16, 1 / 8), "triplet": (1 / 32, 1 / 16, 1 / 8, 1 / 4)}
 """Scales and margins to choose from, as shares of the bits."""
 MEASURES = ("recall@1", "recall@10", "map")
 CODES, QUERIES, SEARCHED_BITS, NEIGHBOURS = 60_000, 100, 64, 10

@@ -181,7 +181,7 @@ def train(
     seed: int,
     graph: bool = True,
 ) -> float:
-    """Train a module from its first weights; returns the seconds it took."""
+    """Train a module from its first weights and leave it in evaluation; returns the seconds it took."""
     device = collection.train.device
     began = time.monotonic()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -191,7 +191,7 @@ def train(
             trainer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    module.eval()
+        trainer.task.settle()
     return time.monotonic() - began
 
 

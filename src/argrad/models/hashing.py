@@ -224,7 +224,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(self.augmentation, Augmentation):
             settings["augmentation"] = "auto"
         about = {"settings": settings, "shape": self.example_shape_, "own": own}
-        tensors = {"codes": torch.from_numpy(self.codes_), **kept(self.module_).state_dict()}
+        tensors = {"codes": torch.from_numpy(self.codes_), **saved_parts(self.module_).state_dict()}
         model = json.dumps(about, default=lambda number: number.item())  # settings may be numpy's numbers
         write_tensors(Path(path), tensors, {"format": FORMAT, "model": model})
 
@@ -253,7 +253,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         module = model._build(shape, seed=0)
         codes = tensors.pop("codes").numpy()
         try:
-            kept(module).load_state_dict(tensors)
+            saved_parts(module).load_state_dict(tensors)
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
             raise ValueError(f"{path} does not fit the encoder ({first}); give the one it was fitted with") from error
@@ -302,7 +302,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return (rest, held_out) if size >= 2 and len(rest) >= 2 else (order, order[:0])
         parts = [part[has_partner(groups[part])] for part in (rest, held_out)]
         if len(groups[parts[0]].unique()) < 2 or len(groups[parts[1]].unique()) < 2:
-            return order[has_partner(groups)], order[:0]  # too few to hold any out
+            return order[has_partner(groups)[order]], order[:0]  # too few to hold any out
         return parts[0], parts[1]
 
     def _build(self, shape: tuple[int, ...], seed: int) -> HashingModule:
@@ -347,7 +347,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return np.concatenate(parts)
 
 
-def kept(module: HashingModule) -> nn.ModuleDict:
+def saved_parts(module: HashingModule) -> nn.ModuleDict:
     """What is saved of a module: all but its estimator."""
     return nn.ModuleDict({"encoder": module.encoder, "spread": module.spread})
 
@@ -382,7 +382,9 @@ def number_groups(y: Any, examples: int) -> Tensor:
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a saved model, and what it says about itself."""
     tensors, metadata = read_tensors(path)
-    if metadata.get("format") != FORMAT:
+    if (written := metadata.get("format", "")) != FORMAT:
+        if written.startswith(FORMAT.rstrip("0123456789")):
+            raise BrokenFile(f"{path} was saved by another version of argrad ({written!r}); fit the model again")
         raise BrokenFile(f"{path} does not hold a HashingEncoder; give a file that its save() wrote")
     about: dict[str, Any] = json.loads(metadata["model"])
     return tensors, about

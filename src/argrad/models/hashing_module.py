@@ -42,22 +42,23 @@ AT_ONCE = 1000
 """Examples encoded at a time."""
 SPREAD = 4.0
 """The standard deviation of each bit's score over examples."""
-REMEMBERED = 2000
-"""Examples that the memory of :class:`Spread` goes back to."""
+SETTLED_BY = 5000
+"""Examples that say how scores are spread once training is over."""
 
 
 def dense_encoder(shape: tuple[int, ...], bits: int, hidden: int = 300) -> nn.Sequential:
     """One hidden layer of ReLUs, for examples of any shape."""
     if hidden < 1:
         raise ValueError(f"hidden must be at least 1, got {hidden}")
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, bits))
+    last = nn.Linear(hidden, bits, bias=False)  # scores are shifted in any case
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), last)
 
 
 def convolutional_encoder(shape: tuple[int, ...], bits: int, channels: int = 32) -> nn.Sequential:
     """Three blocks of convolution, group normalisation and ReLU, each of half the size, then a linear layer.
 
-    The first two halve by stride, so that few products are made at full size, and the last by its largest values. Every
-    image is normalised by itself, so its code does not depend on the batch it comes in.
+    The first two halve by stride, so that nothing but the image has full size, and the last by its largest values.
+    Every image is normalised by itself: what the encoder says of it does not depend on the batch it comes in.
 
     Args:
         shape: of one image, ``[H, W]`` or ``[C, H, W]``, with sides of at least 8.
@@ -78,15 +79,16 @@ def convolutional_encoder(shape: tuple[int, ...], bits: int, channels: int = 32)
         layers.append(nn.Conv2d(before, after, width, stride, padding=width // 2))
         layers += [nn.GroupNorm(math.gcd(8, after), after), nn.ReLU()]
     high, wide = ((side + 3) // 4 // 2 for side in shape[-2:])
-    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * channels * high * wide, bits))
+    last = nn.Linear(2 * channels * high * wide, bits, bias=False)  # scores are shifted in any case
+    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), last)
 
 
 @final
 class Spread(nn.Module):
     """Shift and scale every bit's score so that, over examples, it is 1 about half of the time and mostly decided.
 
-    In training by the mean and deviation of the batch, as batch normalisation does it; afterwards by those of the last
-    few thousand examples of training, so that a code does not depend on the others of its batch.
+    In training by the mean and deviation of the batch, as batch normalisation does it; in evaluation by those that
+    :meth:`settle` was given, so that a code does not depend on the others of its batch.
 
     Codes need it at every step. Two random codes of n bits are n/2 apart and vary about that, and by chance some
     negative is nearer than the partner. A code that all examples share is n/2 nearer to everything, and costs less than
@@ -99,27 +101,26 @@ class Spread(nn.Module):
 
     mean: Tensor
     variance: Tensor
-    seen: Tensor
 
     def __init__(self, bits: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(bits))
         self.register_buffer("variance", torch.ones(bits))
-        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Scores ``[N, n]`` of mean 0 and deviation :data:`SPREAD`."""
+        """Scores ``[N, n]``, in training of mean 0 and deviation :data:`SPREAD`."""
+        scores = scores.to(self.mean.dtype)
         mean, variance = self.mean, self.variance
         if self.training:
             variance, mean = torch.var_mean(scores, 0, correction=0)
-            self._remember(mean.detach(), variance.detach(), len(scores))
-        return (scores - mean) * (SPREAD * (variance + 1e-5).rsqrt())
+        return (scores - mean) * (SPREAD * (variance + 1e-8).rsqrt())
 
-    def _remember(self, mean: Tensor, variance: Tensor, rows: int) -> None:
-        """Every batch weighs what it has of rows, so that a small last one of an epoch does no harm."""
-        self.seen.add_(rows).clamp_(max=max(rows, REMEMBERED))
-        self.mean.lerp_(mean, rows / self.seen)
-        self.variance.lerp_(variance, rows / self.seen)
+    @torch.no_grad()
+    def settle(self, scores: Tensor) -> None:
+        """Spread by the mean and deviation of these from now on, in evaluation."""
+        variance, mean = torch.var_mean(scores.to(self.mean.dtype), 0, correction=0)
+        self.mean.copy_(mean)
+        self.variance.copy_(variance)
 
 
 @final
@@ -138,8 +139,11 @@ class HashingModule(nn.Module):
     >>> from argrad import LocalExpectation
     >>> module = HashingModule(nn.Linear(5, 8), LocalExpectation(), 8)
     >>> x, groups = torch.rand(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])  # three pairs: rows 0 and 3, 1 and 4, 2 and 5
-    >>> module.losses(x, groups).shape, module.codes(x).shape
-    (torch.Size([3]), torch.Size([6, 8]))
+    >>> module.losses(x, groups).shape
+    torch.Size([3])
+    >>> module.settle(x)  # training is over
+    >>> module.codes(x).shape
+    torch.Size([6, 8])
     """
 
     def __init__(
@@ -166,8 +170,19 @@ class HashingModule(nn.Module):
         self.cost(torch.zeros(2, bits), Pairs(torch.zeros(2)))  # says what is wrong with margin and scale
         self.spread = Spread(bits)
 
+    def settle(self, x: Tensor) -> None:
+        """Go over to evaluation, with scores spread as they are over these examples; train mode goes back."""
+        self.eval()
+        with torch.no_grad():
+            self.spread.settle(torch.cat([self._encoded(part) for part in x.split(AT_ONCE)]))
+
     def scores(self, x: Tensor) -> Tensor:
-        """The encoder's output, its shape checked, spread over the examples; see :class:`Spread`."""
+        """The encoder's output, spread; in train mode over the batch. See :class:`Spread`."""
+        spread: Tensor = self.spread(self._encoded(x))
+        return spread
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        """The encoder's output, its shape checked."""
         scores = self.encoder(x)
         if not isinstance(scores, Tensor) or scores.shape != (len(x), self.bits):
             given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -175,11 +190,10 @@ class HashingModule(nn.Module):
                 f"the encoder turned x of shape {tuple(x.shape)} into {given}; for {self.bits} bits it must return "
                 f"[{len(x)}, {self.bits}]"
             )
-        spread: Tensor = self.spread(scores)
-        return spread
+        return scores
 
     def codes(self, x: Tensor) -> Tensor:
-        """The most probable bits of each example, zeros and ones ``[N, bits]``."""
+        """The most probable bits of each example, zeros and ones ``[N, bits]``; meant for evaluation."""
         return (self.scores(x) > 0).to(x.dtype)
 
     def cost(self, drawn: Tensor, pairs: Pairs) -> InBatchCost:
@@ -208,7 +222,7 @@ class HashingModule(nn.Module):
 
     @torch.no_grad()
     def losses_of_codes(self, x: Tensor, groups: Tensor) -> Tensor:
-        """The same for the codes that are kept, or for float embeddings, without gradient."""
+        """The same for the codes that are kept, or for float embeddings, without gradient; meant for evaluation."""
         pairs, scores = Pairs(groups), self.scores(x)
         if self.estimator is None:
             away = self._angles(scores)
@@ -341,8 +355,15 @@ class HashingTask:
         """One number for each example of the batch, with its partner."""
         return self.module.losses(*self.pairs(0, batch, generator), generator=generator)
 
+    def settle(self) -> None:
+        """Let the module go over to evaluation, with scores spread over training examples as they are."""
+        examples = self.parts[0][0]
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
+        self.module.settle(examples[order[:SETTLED_BY].to(self.device)])
+
     def validate(self, generator: torch.Generator) -> dict[str, float]:
         """The loss of the most probable codes of validation pairs, always the same ones."""
+        self.settle()
         fixed = torch.Generator(self.device).manual_seed(0)
         everyone = torch.arange(len(self.parts[1][0]), device=self.device)
         losses = [self.module.losses_of_codes(*self.pairs(1, which, fixed)) for which in everyone.split(AT_ONCE // 2)]

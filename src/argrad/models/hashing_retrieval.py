@@ -2,9 +2,9 @@ r"""How well similar examples are found: recall@k and mean average precision, fa
 
 Recall@k is the share of queries with at least one example of their own class among the k nearest; average precision is
 the mean, over the examples of the query's class, of the precision of the list that ends with each of them. Codes of few
-bits put many examples at one distance, so the order among them is chance. Both measures are therefore given as
-*expectations over the order of ties*, in closed form. In a group of c examples of which r are right, after t others of
-which R are right, and with H the harmonic numbers,
+bits put many examples at one distance, so the order among them is chance. For codes both measures are therefore given
+as *expectations over the order of ties*, in closed form. In a group of c examples of which r are right, after t others
+of which R are right, and with H the harmonic numbers,
 
 .. math:: \sum_{i=1}^{c} \frac rc \cdot \frac{R + 1 + (i - 1)\frac{r - 1}{c - 1}}{t + i}
     = \frac rc\Big[(R + 1)\,\eta + \frac{r - 1}{c - 1}\,(c - (t + 1)\,\eta)\Big], \qquad \eta = H_{t + c} - H_t,
@@ -143,15 +143,15 @@ def retrieval_by_cosine(
 def in_order(away: Tensor, right: Tensor) -> Tensor:
     """Which of each row are right, nearest first; among equal ones wrong ones first.
 
-    What is sorted is the distance with the answer in its last bit, which float32 leaves free in float64: one sort of
-    numbers, for which NumPy is an order of magnitude faster on a CPU than a sort that says what went where.
+    What is sorted is the distance in float64 with the answer in its last bit: one sort of numbers, for which NumPy is
+    an order of magnitude faster on a CPU than a sort that says what went where.
 
     >>> in_order(torch.tensor([[0.5, 0.1, 0.5]]), torch.tensor([[True, True, False]]))
     tensor([[ True, False,  True]])
     """
-    keys = away.float().double().view(torch.int64) & ~1
+    keys = (away.double() + 0.0).view(torch.int64) & ~1  # + 0 makes both zeros one
     keys = torch.where(keys < 0, keys | ~right, keys | right).view(torch.float64)  # below 0, more is nearer
-    keys = keys.sort(1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy(), 1))
+    keys = torch.from_numpy(np.sort(keys.numpy(), 1)) if keys.is_cpu else keys.sort(1).values
     last = keys.view(torch.int64)
     return ((last & 1) == 1) ^ (last < 0)
 
