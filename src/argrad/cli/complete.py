@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, default_settings, reopen
+from argrad.cli.training import (
+    OptionalNumber,
+    OptionalPath,
+    default_folder,
+    default_settings,
+    outcome,
+    reopen,
+    watched,
+    with_types,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,21 +123,18 @@ def complete_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_training(self, out)
 
-    TrainCompletion.__annotations__.update(settings=CompletionSettings, run_folder=OptionalPath, resume=OptionalPath)
-    TrainCompletion.__annotations__.update(device=str, threads=OptionalNumber, json=bool)
-    return TrainCompletion
+    return with_types(TrainCompletion, settings=CompletionSettings)
 
 
 def run_training(command: Any, out: Out) -> int:
     """Train or go on, evaluate, write the report."""
     if command.threads is not None:
         use_threads(command.threads)
-    from argrad.cli.progress import Bar
     from argrad.models.completion_report import write_completion_report
     from argrad.models.completion_run import build_completion, completion_config, load_pictures, train_completion
     from argrad.models.completion_scores import evaluate_completion
     from argrad.models.vae_run import choose_device
-    from argrad.training import Diverged, Interrupted, RunFolder, World
+    from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
     settings = command.settings
@@ -142,14 +148,16 @@ def run_training(command: Any, out: Out) -> int:
         where = command.run_folder or default_folder(settings.data)
         folder = RunFolder.create(where, completion_config(settings, images.shape))
     out.say(f"{images!r} → {folder.path}")
-    try:
-        with folder.locked(), Bar(out, settings.epochs, None) as bar:
-            module, trained = train_completion(settings, folder, images, device=device, progress=bar)
-    except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad complete train --resume {folder.path}")
+    found = watched(
+        out,
+        folder,
+        settings.epochs,
+        "argrad complete train",
+        lambda bar: train_completion(settings, folder, images, device=device, progress=bar),
+    )
+    if found is None:
         return 130
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
+    module, trained = found
     scores = evaluate_completion(module, images, masks=settings.masks)
     report = write_completion_report(folder.path, module, images, settings, trained.history, scores)
     out.result(
@@ -157,8 +165,7 @@ def run_training(command: Any, out: Out) -> int:
         f"{scores['best_error']:.5f} (best of 8), {scores['mean_error']:.5f} (mean), {scores['components']:.1f} of "
         f"{module.components} components in use\nReport: {report}"
     )
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
-    out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
+    out.machine({"run": str(folder.path), "report": str(report), **outcome(trained), "test": scores})
     return 0
 
 

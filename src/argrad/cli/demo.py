@@ -9,7 +9,7 @@ from typing import Any
 from argrad.cli.diagnose import run_diagnosis, write_diagnosis
 from argrad.cli.out import Out, settings_of, use_threads
 from argrad.cli.progress import Bar
-from argrad.cli.train import default_folder
+from argrad.cli.training import default_folder
 
 __all__ = ["Demo"]
 

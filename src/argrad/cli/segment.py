@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalPath, asked_for, default_folder, default_settings, refuse_others
+from argrad.cli.training import (
+    OptionalFile,
+    OptionalNumber,
+    OptionalPath,
+    asked_for,
+    default_folder,
+    default_settings,
+    outcome,
+    refuse_others,
+    watched,
+    with_types,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,12 +33,10 @@ if TYPE_CHECKING:
 
     from argrad.data.label_table import LabelTable
     from argrad.data.nifti import Volume
-    from argrad.training import Progress, RunFolder, Trained
+    from argrad.training import RunFolder
 
 __all__ = ["STAGES", "Segment", "segment_command"]
 
-Threads = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")]
-OptionalFile = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
 STAGES = ("prior", "fit", "apply", "evaluate")
 SAME_AFFINE = 1e-3
 """How far, in millimetres, the affines of two files on the same grid may differ by rounding."""
@@ -86,7 +95,7 @@ def segment_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         """Go on with this run; of the other settings only --epochs may change."""
         device: str = "auto"
         """cpu, cuda, cuda:1 …; auto takes a GPU where there is one."""
-        threads: Threads = None
+        threads: OptionalNumber = None
         """Threads that PyTorch may use."""
         json: bool = False
         """Print one line of JSON at the end, and all else to standard error."""
@@ -112,7 +121,7 @@ def segment_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         """Go on with this run; of the other settings only --epochs may change."""
         device: str = "auto"
         """cpu, cuda, cuda:1 …; auto takes a GPU where there is one."""
-        threads: Threads = None
+        threads: OptionalNumber = None
         """Threads that PyTorch may use."""
         json: bool = False
         """Print one line of JSON at the end, and all else to standard error."""
@@ -120,13 +129,9 @@ def segment_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_fit(self, out)
 
-    for kind in (Prior, Fit):
-        kind.__annotations__.update(
-            run_folder=OptionalPath, resume=OptionalPath, device=str, json=bool, threads=Threads
-        )
-    Prior.__annotations__.update(labels=OptionalFile, names=OptionalFile, settings=PriorSettings)
-    Fit.__annotations__.update(scans=OptionalFile, prior=OptionalPath, settings=FitSettings)
-    return Prior if name == "prior" else Fit
+    if name == "prior":
+        return with_types(Prior, labels=OptionalFile, names=OptionalFile, settings=PriorSettings)
+    return with_types(Fit, scans=OptionalFile, prior=OptionalPath, settings=FitSettings)
 
 
 def run_prior(command: Any, out: Out) -> int:
@@ -158,7 +163,7 @@ def run_prior(command: Any, out: Out) -> int:
         out,
         folder,
         settings.epochs,
-        "prior",
+        "argrad segment prior",
         lambda bar: train_prior(gridded, len(table), settings, folder, device=device, progress=bar)[1],
     )
     if trained is None:
@@ -204,7 +209,7 @@ def run_fit(command: Any, out: Out) -> int:
         out,
         folder,
         settings.epochs,
-        "fit",
+        "argrad segment fit",
         lambda bar: train_model(
             prior, table.ids, gridded, settings, of_prior.align, folder, device=device, progress=bar
         )[1],
@@ -249,30 +254,6 @@ def read_label_maps(
     return [table.to_indices(one, str(case.path)) for one, case in zip(maps, cases, strict=True)], table
 
 
-def watched(out: Out, folder: RunFolder, epochs: int, what: str, work: Callable[[Progress], Trained]) -> Trained | None:
-    """Train with a progress bar and the folder locked; None after an interruption, which has been told."""
-    from argrad.cli.progress import Bar
-    from argrad.training import Diverged, Interrupted
-
-    folder.lock()
-    try:
-        with Bar(out, epochs, None) as bar:
-            return work(bar)
-    except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad segment {what} --resume {folder.path}")
-        return None
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
-    finally:
-        folder.unlock()
-
-
-def outcome(trained: Trained) -> dict[str, Any]:
-    """What came of a training, for machines."""
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch}
-    return {**summary, "validation": trained.best_loss, "seconds": trained.seconds}
-
-
 @dataclass
 class Apply:
     """Label one scan: a label map that overlays it, and beside it probabilities, volumes and a page to look it over.
@@ -291,7 +272,7 @@ class Apply:
     """Write over files that exist."""
     device: str = "cpu"
     """cpu, cuda …"""
-    threads: Threads = None
+    threads: OptionalNumber = None
     """Threads that PyTorch may use."""
     json: bool = False
     """Print one line of JSON at the end, and all else to standard error."""

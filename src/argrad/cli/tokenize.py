@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalNumber, OptionalPath, default_folder, default_settings, reopen
-
-if TYPE_CHECKING:
-    from argrad.training import RunFolder, Trained
+from argrad.cli.training import (
+    OptionalFile,
+    OptionalNumber,
+    OptionalPath,
+    default_folder,
+    default_settings,
+    outcome,
+    reopen,
+    watched,
+    with_types,
+)
 
 __all__ = ["ACTIONS", "Tokenize", "tokenize_command"]
 
-OptionalFile = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
+TRAIN = "argrad tokenize train"
 ACTIONS = ("train", "encode", "decode", "sample")
 
 
@@ -79,9 +86,7 @@ def tokenize_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_training(self, out)
 
-    TrainTokenizer.__annotations__.update(settings=TokenizerSettings, run_folder=OptionalPath, resume=OptionalPath)
-    TrainTokenizer.__annotations__.update(device=str, threads=OptionalNumber, json=bool)
-    return TrainTokenizer
+    return with_types(TrainTokenizer, settings=TokenizerSettings)
 
 
 def run_training(command: Any, out: Out) -> int:
@@ -112,7 +117,11 @@ def run_training(command: Any, out: Out) -> int:
         folder = RunFolder.create(where, tokenizer_config(settings, images.shape))
     out.say(f"{images!r} → {folder.path}")
     found = watched(
-        out, folder, settings.epochs, lambda bar: train_tokenizer(settings, folder, images, device=device, progress=bar)
+        out,
+        folder,
+        settings.epochs,
+        TRAIN,
+        lambda bar: train_tokenizer(settings, folder, images, device=device, progress=bar),
     )
     if found is None:
         return 130
@@ -120,15 +129,16 @@ def run_training(command: Any, out: Out) -> int:
     prior, prior_trained = None, None
     if settings.prior_epochs:
         out.say("The prior over its codes:")
-        found = watched(
+        of_prior = watched(
             out,
             folder,
             settings.prior_epochs,
+            TRAIN,
             lambda bar: train_prior(settings, folder, module, images, progress=bar),
         )
-        if found is None:
+        if of_prior is None:
             return 130
-        prior, prior_trained = found
+        prior, prior_trained = of_prior
     scores = evaluate_tokenizer(module, images, prior=prior)
     prior_history = [] if prior_trained is None else prior_trained.history
     report = write_tokenizer_report(
@@ -139,26 +149,8 @@ def run_training(command: Any, out: Out) -> int:
         f"with hard codes, {scores['soft_error']:.5f} with soft ones; perplexity {scores['perplexity']:.1f} of "
         f"{module.codes} codes\nReport: {report}"
     )
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
-    out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
+    out.machine({"run": str(folder.path), "report": str(report), **outcome(trained), "test": scores})
     return 0
-
-
-def watched(
-    out: Out, folder: RunFolder, epochs: int, work: Callable[[Any], tuple[Any, Trained]]
-) -> tuple[Any, Trained] | None:
-    """Train under a progress bar; None after an interruption, which is told how to go on from."""
-    from argrad.cli.progress import Bar
-    from argrad.training import Diverged, Interrupted
-
-    try:
-        with folder.locked(), Bar(out, epochs, None) as bar:
-            return work(bar)
-    except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad tokenize train --resume {folder.path}")
-        return None
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
 
 
 @dataclass

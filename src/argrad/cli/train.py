@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from argrad.cli.out import Out, use_threads
+from argrad.cli.training import (
+    OptionalNumber,
+    OptionalPath,
+    default_folder,
+    default_settings,
+    outcome,
+    reopen,
+    value_of,
+    watched,
+    with_types,
+)
 
 if TYPE_CHECKING:
     from argrad.models.semi_supervised_run import FewLabels
     from argrad.training import RunFolder, Trained, World
 
 __all__ = ["Evaluate", "Sample", "train_command"]
-
-OptionalPath = Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="(optional)")]
-OptionalNumber = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(optional)")]
-
 
 TaskName = Literal["vae", "classify"]
 SMALL = 256
@@ -40,38 +46,6 @@ def task_of(arguments: Sequence[str]) -> TaskName:
     if task is not None:
         return "classify" if task == "classify" else "vae"
     return "classify" if run is not None and is_classifier(Path(run)) else "vae"
-
-
-def value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """What follows a flag, before the arguments are parsed; None where the flag is not given."""
-    found = None
-    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        name, _, value = word.partition("=")
-        if name == flag:
-            found = value or following
-    return found
-
-
-def default_settings(
-    kind: Callable[[], Any], read: Callable[[dict[str, Any], Path], Any], arguments: Sequence[str]
-) -> Any:
-    """The settings of the run that is resumed, so that whatever differs from them was asked for; else the usual ones.
-
-    Args:
-        kind: makes the usual settings.
-        read: makes settings of a run's config.json and its path. What is wrong with a run is told when it is opened.
-        arguments: of the command line.
-    """
-    from argrad.training import RunFolder
-
-    run = value_of("--resume", arguments)
-    if run is None:
-        return kind()
-    try:
-        folder = RunFolder.open(Path(run).expanduser())
-        return read(folder.config, folder.path / "config.json")
-    except (OSError, TypeError, ValueError):
-        return kind()
 
 
 def is_classifier(run: Path) -> bool:
@@ -124,7 +98,7 @@ def vae_command(arguments: Sequence[str]) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_training(self, out)
 
-    return with_types(Train, TrainSettings)
+    return with_types(Train, task=TaskName, settings=TrainSettings, tensorboard=bool)
 
 
 def classify_command(arguments: Sequence[str]) -> type[Any]:
@@ -166,16 +140,7 @@ def classify_command(arguments: Sequence[str]) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_classification(self, out)
 
-    return with_types(Classify, ClassifySettings)
-
-
-def with_types(command: type[Any], settings: type[Any]) -> type[Any]:
-    """The command with its annotations as types, which a class inside a function cannot have by name."""
-    command.__annotations__.update(
-        task=TaskName, settings=settings, run_folder=OptionalPath, resume=OptionalPath, device=str
-    )
-    command.__annotations__.update(threads=OptionalNumber, tensorboard=bool, json=bool)
-    return command
+    return with_types(Classify, task=TaskName, settings=ClassifySettings, tensorboard=bool)
 
 
 def run_training(command: Any, out: Out) -> int:
@@ -263,46 +228,7 @@ def finish(
     )
     for hint in advice(settings, len(images.train), scores):
         out.say(hint)
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
-    out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
-
-
-def reopen(command: Any, world: World) -> tuple[RunFolder, Any]:
-    """The run that a command resumes, and its settings; more epochs may be asked for, other changes are refused."""
-    from argrad.training import RunFolder
-
-    folder = RunFolder.open(command.resume.expanduser())
-    settings = type(command.settings).from_config(folder.config, folder.path / "config.json")
-    before, changed = flat(asdict(settings)), asked_for(command)
-    refuse_others([name for name, value in changed.items() if name != "epochs" and value != before[name]])
-    if "epochs" in changed:
-        settings = replace(settings, epochs=changed["epochs"])
-    settings.loop()  # a mistake is told before it is written down
-    if world.leads:
-        with folder.locked():
-            folder.change(epochs=settings.epochs)
-    return folder, settings
-
-
-def asked_for(command: Any) -> dict[str, Any]:
-    """The settings of a command that differ from its defaults."""
-    default = flat(asdict(type(command)().settings))
-    return {name: value for name, value in flat(asdict(command.settings)).items() if value != default[name]}
-
-
-def refuse_others(names: Sequence[str]) -> None:
-    """Raise a ValueError that names the settings which a resumed run would have to change, if there are any."""
-    if names:
-        raise ValueError(
-            f"a resumed run keeps its settings, but {', '.join('--' + name.replace('_', '-') for name in names)} "
-            "differ from them; leave them out, or train into a new folder"
-        )
-
-
-def flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by their flags, which carry no prefix."""
-    parts = [flat(value) if isinstance(value, dict) else {name: value} for name, value in settings.items()]
-    return {name: value for part in parts for name, value in part.items()}
+    out.machine({"run": str(folder.path), "report": str(report), **outcome(trained), "test": scores})
 
 
 def run_classification(command: Any, out: Out) -> int:
@@ -311,10 +237,10 @@ def run_classification(command: Any, out: Out) -> int:
         raise ValueError("a semi-supervised VAE is trained by one process; leave out torchrun")
     if command.threads is not None:
         use_threads(command.threads)
-    from argrad.cli.progress import Bar, tensorboard_writer
+    from argrad.cli.progress import tensorboard_writer
     from argrad.models.semi_supervised_run import build, few_labels, train_classifier
     from argrad.models.vae_run import choose_device
-    from argrad.training import Diverged, Interrupted, RunFolder, World
+    from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
     settings, world = command.settings, World()
@@ -331,18 +257,18 @@ def run_classification(command: Any, out: Out) -> int:
         tensorboard_writer(None)
     if command.resume is None:
         folder = RunFolder.create(command.run_folder or default_folder(settings.data), settings.config())
-    folder.lock()
     out.say(f"{data.images!r}, {int((data.labels >= 0).sum())} labels used → {folder.path}")
-    try:
-        with Bar(out, settings.epochs, folder.path if command.tensorboard else None) as bar:
-            module, trained = train_classifier(settings, folder, data=data, device=device, progress=bar)
-    except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad train --resume {folder.path}")
+    found = watched(
+        out,
+        folder,
+        settings.epochs,
+        "argrad train",
+        lambda bar: train_classifier(settings, folder, data=data, device=device, progress=bar),
+        tensorboard=command.tensorboard,
+    )
+    if found is None:
         return 130
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
-    finally:
-        folder.unlock()
+    module, trained = found
     finish_classification(out, folder, module.eval(), data, settings, trained)
     return 0
 
@@ -374,15 +300,6 @@ def finish_classification(out: Out, folder: RunFolder, module: Any, data: Any, s
     summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "seconds": trained.seconds}
     record = {"run": str(folder.path), "report": str(report), **summary, "labels": used}
     out.machine({**record, "test": scores, "others": others})
-
-
-def default_folder(data: str) -> Path:
-    """runs/NAME-DATE-TIME, with a number behind it where that is taken."""
-    name = f"{Path(data).stem or 'data'}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
-        if not (Path("runs") / (name + suffix)).exists():
-            return Path("runs") / (name + suffix)
-    raise ValueError("give the run a folder of its own with --run-folder")
 
 
 @dataclass

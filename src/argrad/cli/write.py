@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
 from argrad.cli.out import Out, use_threads
-from argrad.cli.train import OptionalPath, default_folder, default_settings, reopen
-
-if TYPE_CHECKING:
-    from argrad.training import RunFolder, Trained
+from argrad.cli.training import (
+    OptionalFile,
+    OptionalPath,
+    default_folder,
+    default_settings,
+    outcome,
+    reopen,
+    watched,
+    with_types,
+)
 
 __all__ = ["WRITING", "Write", "write_command"]
 
-OptionalFile = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
+TRAIN = "argrad write train"
 WRITING = ("train", "sample")
 
 
@@ -78,9 +84,7 @@ def write_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         def run(self, out: Out) -> int:
             return run_training(self, out)
 
-    TrainWriter.__annotations__.update(settings=SequenceGANSettings, run_folder=OptionalPath, resume=OptionalPath)
-    TrainWriter.__annotations__.update(device=str, threads=int, json=bool)
-    return TrainWriter
+    return with_types(TrainWriter, settings=SequenceGANSettings, threads=int)
 
 
 def run_training(command: Any, out: Out) -> int:
@@ -118,6 +122,7 @@ def run_training(command: Any, out: Out) -> int:
             out,
             folder,
             settings.likelihood_epochs,
+            TRAIN,
             lambda bar: train_likelihood(settings, folder, module, text, progress=bar),
         )
         if found is None:
@@ -125,7 +130,11 @@ def run_training(command: Any, out: Out) -> int:
         likelihood_history = found.history
     out.say("The game of generator and discriminator:")
     trained = watched(
-        out, folder, settings.epochs, lambda bar: train_adversarially(settings, folder, module, text, progress=bar)
+        out,
+        folder,
+        settings.epochs,
+        TRAIN,
+        lambda bar: train_adversarially(settings, folder, module, text, progress=bar),
     )
     if trained is None:
         return 130
@@ -139,24 +148,8 @@ def run_training(command: Any, out: Out) -> int:
         f"{scores['divergence']:.4f} ({scores['floor']:.4f} for as many training lines), "
         f"novel {scores['novel']:.1%}, distinct {scores['distinct']:.1%}{valid}\nReport: {report}"
     )
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "validation": trained.best_loss}
-    out.machine({"run": str(folder.path), "report": str(report), **summary, "seconds": trained.seconds, "test": scores})
+    out.machine({"run": str(folder.path), "report": str(report), **outcome(trained), "test": scores})
     return 0
-
-
-def watched(out: Out, folder: RunFolder, epochs: int, work: Callable[[Any], Trained]) -> Trained | None:
-    """Train under a progress bar; None after an interruption, which is told how to go on from."""
-    from argrad.cli.progress import Bar
-    from argrad.training import Diverged, Interrupted
-
-    try:
-        with folder.locked(), Bar(out, epochs, None) as bar:
-            return work(bar)
-    except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad write train --resume {folder.path}")
-        return None
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
 
 
 @dataclass
