@@ -11,9 +11,9 @@ from argrad.experiments.figure4 import (
     markdown,
     plot,
     run,
-    unpacked,
     variants,
 )
+from argrad.experiments.pictures import unpacked
 from argrad.experiments.table2 import LabelledBits
 from argrad.models import SemiSupervisedModule
 
@@ -29,7 +29,7 @@ def result():
 def test_a_picture_of_every_variant(result, tmp_path):
     assert [panel["name"] for panel in result["panels"]] == NAMES
     for panel in result["panels"]:
-        images = unpacked(panel["images"], 4, 8, 8)
+        images = unpacked(panel["images"])
         assert images.shape == (10, 4, 8, 8)
         assert images.std() > 0
     plot(result, tmp_path / "figure4.png")

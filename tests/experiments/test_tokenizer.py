@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from argrad.data import load
+from argrad.experiments.pictures import unpacked
 from argrad.experiments.tokenizer import (
     METHODS,
     TokenizerComparison,
@@ -20,7 +21,7 @@ from argrad.experiments.tokenizer import (
     run_dataset,
     score,
 )
-from argrad.experiments.tokenizer_page import beside, unpack
+from argrad.experiments.tokenizer_page import beside
 from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
 from tiny_images import silent
@@ -235,8 +236,8 @@ def test_result_is_json_with_every_row(result):
 
 def test_pictures_are_kept_where_they_may_be(result):
     packed = result["rows"][0]["pictures"]
-    assert np.array_equal(unpack(packed["originals"]), IMAGES[2][:8].numpy())
-    assert unpack(packed["samples"]).shape == (24, 8, 8)
+    assert np.array_equal(unpacked(packed["originals"]), IMAGES[2][:8].numpy())
+    assert unpacked(packed["samples"]).shape == (24, 8, 8)
     other = run_dataset("omniglot", IMAGES, TokenizerComparison(**{**vars(TINY), "methods": ("vq",)}), silent)
     assert "pictures" not in other[0]
 

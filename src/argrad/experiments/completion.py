@@ -29,6 +29,7 @@ from argrad.data import Images
 from argrad.data.masks import MaskKind
 from argrad.experiments.completion_rival import fit_head
 from argrad.experiments.drawing import new_figure, prepare, save
+from argrad.experiments.pictures import packed, unpacked
 from argrad.experiments.provenance import command_line, provenance
 from argrad.models.completion_mixture import MixtureLoss
 from argrad.models.completion_module import CompletionModule
@@ -145,7 +146,7 @@ def run_dataset(images: Images, settings: Completion, progress: Callable[[str], 
     """
     device = choose_device(settings.device)
     rows = []
-    pictures: list[list[int]] = []
+    pictures = None
     for seed in settings.seeds:
         for components in (settings.components, 1):
             progress(f"{images.name}, seed {seed}: {components} component{'s' if components > 1 else ''}")
@@ -224,14 +225,15 @@ def gradients(module: CompletionModule, settings: CompletionSettings, images: Im
     return {name: float(part.norm()) for name, part in zip(("weights", "means", "variances"), parts, strict=True)}
 
 
-def draw(module: CompletionModule, own: CompletionSettings, images: Images, settings: Completion) -> list[list[int]]:
-    """Rows of completions: of faces into a file of their own, if at all; of other images as grey values 0 … 255."""
+def draw(
+    module: CompletionModule, own: CompletionSettings, images: Images, settings: Completion
+) -> dict[str, Any] | None:
+    """Rows of completions: of faces into a file of their own, if at all; of other images packed, if they are grey."""
     if images.name not in FACES:
         pictures = rows_of_completions(module, images, own, rows=4)
         if pictures.ndim > 3:
-            return []  # colour; the figure is grey
-        grey: list[list[int]] = (255 * pictures.reshape(len(pictures), -1)).round().astype(int).tolist()
-        return grey
+            return None  # colour; the figure is grey
+        return packed(torch.from_numpy(pictures).reshape(-1, 10, *images.shape))
     if settings.faces:
         from argrad.training.files import write_atomically
         from argrad.training.page import mosaic_png
@@ -240,7 +242,7 @@ def draw(module: CompletionModule, own: CompletionSettings, images: Images, sett
         folder.mkdir(parents=True, exist_ok=True)
         pictures = rows_of_completions(module, images, own, rows=8)
         write_atomically(folder / f"{images.name}-completed.png", mosaic_png(pictures, columns=10, zoom=2)[0])
-    return []
+    return None
 
 
 # ------------------------------------------------------------------------------------------------------- what it shows
@@ -357,6 +359,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"| {words.replace('|', BAR)} | {' | '.join(column[place][1] for column in columns)} |"
         for place, (words, _) in enumerate(columns[0])
     ]
+    measured = [f"{part['date']}, {part['hardware']}, commit {part['commit']}" for part in result["datasets"].values()]
+    lines.append(f"| measured on | {' | '.join(measured)} |")
     return "\n".join(lines)
 
 
@@ -379,10 +383,9 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
         axes.legend(frameon=False, fontsize=8)
     for place, name in enumerate(drawn, start=1):
         axes = figure.add_subplot(grid[place, :])
-        height, width = parts[name]["shape"]
-        images = np.array(parts[name]["pictures"], dtype=np.uint8).reshape(-1, 10, height, width)
-        images = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=255)
-        axes.imshow(images.transpose(0, 2, 1, 3).reshape(len(images) * (height + 2), 10 * (width + 2)), cmap="gray")
+        images = np.pad(unpacked(parts[name]["pictures"]), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=255)
+        rows, columns, height, width = images.shape
+        axes.imshow(images.transpose(0, 2, 1, 3).reshape(rows * height, columns * width), cmap="gray")
         axes.set_title(f"{name}: with the hole, eight completions, the truth", fontsize=9, loc="left")
         axes.set_axis_off()
     save(figure, result, "Image completion with a mixture of Gaussians, test images", path)

@@ -12,21 +12,18 @@ test images; without labels, of the class that most of the training images with 
 
 from __future__ import annotations
 
-import base64
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from argrad.data.labels import hide_labels
 from argrad.experiments.drawing import new_figure, save
 from argrad.experiments.paper_model import quickly
+from argrad.experiments.pictures import packed, unpacked
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.table2 import BEST, LabelledBits, Table2, load_labelled_bits, train_recipe
 from argrad.models.semi_supervised_loss import Terms
@@ -35,7 +32,7 @@ from argrad.models.semi_supervised_recipe import Recipe
 from argrad.models.semi_supervised_stack import evaluate_stack
 from argrad.models.vae_run import choose_device
 
-__all__ = ["Figure4", "format_table", "markdown", "plot", "run", "unpacked", "variants"]
+__all__ = ["Figure4", "format_table", "markdown", "plot", "run", "variants"]
 
 WITHOUT_LABELS = "unsupervised"
 
@@ -143,7 +140,7 @@ def run(settings: Figure4, progress: Callable[[str], object] = print) -> dict[st
                 "accuracy": round(accuracy, 2),
                 "bound": round(bound, 3),
                 "seconds": round(seconds, 1),
-                "images": draw_classes(alone, settings.columns),
+                "images": draw_classes(alone, settings.columns, data.shape),
             }
         )
     return {
@@ -156,20 +153,13 @@ def run(settings: Figure4, progress: Callable[[str], object] = print) -> dict[st
     }
 
 
-def draw_classes(module: SemiSupervisedModule, columns: int) -> str:
-    """Samples as :func:`unpacked` reads them, row by row of classes, the same vectors down a column."""
+def draw_classes(module: SemiSupervisedModule, columns: int, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Samples ``[classes, columns, *shape]``, packed; the same vectors down a column."""
     device = module.trunk_enter.weight.device
     vectors = torch.randn((columns, module.latent), generator=torch.Generator().manual_seed(0)).to(device)
     labels = torch.arange(module.classes, device=device).repeat_interleave(columns)
     means = module.sample(labels, noise=vectors.repeat(module.classes, 1))
-    grey = (255 * means).round().to(torch.uint8).cpu().numpy()
-    return base64.b64encode(zlib.compress(grey.tobytes())).decode()
-
-
-def unpacked(images: str, columns: int, height: int, width: int) -> NDArray[np.uint8]:
-    """Grey values ``[classes, columns, height, width]``, kept in JSON as bytes, compressed, in base 64."""
-    grey = np.frombuffer(zlib.decompress(base64.b64decode(images)), dtype=np.uint8)
-    return grey.reshape(-1, columns, height, width)
+    return packed(means.reshape(module.classes, columns, *shape))
 
 
 def format_table(result: dict[str, Any]) -> str:
@@ -191,13 +181,12 @@ def markdown(result: dict[str, Any]) -> str:
 
 def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """A picture of samples for each variant: rows are classes, columns share their continuous part."""
-    height, width = result["shape"]
-    columns = result["settings"]["columns"]
     figure = new_figure(11, 8)
     places = figure.subplots(2, 3).flatten()
     for axes, panel in zip(places, result["panels"], strict=False):
-        images = unpacked(panel["images"], columns, height, width)
-        axes.imshow(images.transpose(0, 2, 1, 3).reshape(len(images) * height, columns * width), cmap="gray_r")
+        images = unpacked(panel["images"])
+        classes, columns, height, width = images.shape
+        axes.imshow(images.transpose(0, 2, 1, 3).reshape(classes * height, columns * width), cmap="gray_r")
         axes.set_title(f"{panel['name']}: {panel['accuracy']:.1f}%, {panel['bound']:.1f} nats", fontsize=9, loc="left")
         axes.set_axis_off()
     for axes in places[len(result["panels"]) :]:

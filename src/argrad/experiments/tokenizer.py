@@ -14,7 +14,6 @@ codes occur in test images. A prior over the codes of the first seed of each met
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from argrad.experiments.paper_model import quickly
+from argrad.experiments.pictures import packed
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.tokenizer_page import format_table, markdown, plot
 from argrad.experiments.tokenizer_training import Pace, as_values, train
@@ -237,17 +237,11 @@ def dream(
     if dataset in PICTURED:
         samples = prior.sample(24, generator=torch.Generator(device).manual_seed(seed))
         found["pictures"] = {
-            "originals": pack(as_values(images[2][:8])),
-            "reconstructions": pack(model.decode(codes[2][:8])),
-            "samples": pack(model.decode(samples)),
+            "originals": packed(as_values(images[2][:8])),
+            "reconstructions": packed(model.decode(codes[2][:8])),
+            "samples": packed(model.decode(samples)),
         }
     return found
-
-
-def pack(images: Tensor) -> dict[str, Any]:
-    """Images in [0, 1] as 8-bit pixels in text."""
-    pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
-    return {"shape": list(pixels.shape), "pixels": base64.b64encode(pixels.tobytes()).decode()}
 
 
 def run_dataset(

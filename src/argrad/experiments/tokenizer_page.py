@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import statistics
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from argrad.experiments.drawing import COLOURS, new_figure, prepare, save
+from argrad.experiments.pictures import unpacked
 
-__all__ = ["format_table", "markdown", "plot", "unpack"]
+__all__ = ["format_table", "markdown", "plot"]
 
 LOOKS = {**COLOURS, "direct-gradient": "#6ea6dc", "reinforce": "#8a8a8a", "vq": "#111111"}
 HEADER = ("", "hard error", "soft error", "hard / soft", "perplexity", "codes used", "prior, nats", "ms a step")
@@ -74,11 +74,6 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def unpack(packed: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """8-bit pixels from text."""
-    return np.frombuffer(base64.b64decode(packed["pixels"]), np.uint8).reshape(packed["shape"])
-
-
 def beside(images: np.ndarray[Any, Any], columns: int) -> np.ndarray[Any, Any]:
     """Images ``[N, H, W]`` as one picture, row by row, with white gaps of a pixel."""
     framed = np.pad(images, ((0, 0), (0, 1), (0, 1)), constant_values=255)
@@ -98,7 +93,7 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
         panels = [figure.add_subplot(grid[number, side]) for side in (0, 1)]
         curves(panels, dataset, rows_of(result, dataset))
     for number, row in enumerate(pictured, start=len(datasets)):
-        pictures = {name: unpack(packed) for name, packed in row["pictures"].items()}
+        pictures = {name: unpacked(kept) for name, kept in row["pictures"].items()}
         both = np.concatenate([pictures["originals"], pictures["reconstructions"]])
         shown = ((both, 8, f"{row['method']}: test images, and from their codes"), (pictures["samples"], 12, "samples"))
         for side, (images, columns, words) in enumerate(shown):
