@@ -7,7 +7,7 @@ evaluation characters, none of which training has seen, search each other for th
 Every row but PCA has the same network, loss, augmentation, steps and step size; what differs is the gradient through
 the bits. ``float`` trains the same network's output as an embedding of as many dimensions, with the same loss of
 n (1 − cosine) / 2, and ranks by angle; ``float, signs`` are the signs of these embeddings. For each method and loss the
-margin or the scale is chosen from three by the mean average precision of validation, at one number of bits with a seed
+margin or the scale is chosen from a few by the mean average precision of validation, at one number of bits with a seed
 of its own; then fresh seeds are trained and tested. Measures are expectations over the order of ties
 (:mod:`argrad.models.hashing_retrieval`).
 
@@ -17,8 +17,6 @@ beside it the same by matrix product with 64 floats in place of bits.
 
 from __future__ import annotations
 
-import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +28,7 @@ import torch
 from torch import Tensor
 
 from argrad.estimators.by_name import estimator_by_name
-from argrad.experiments.drawing import new_figure, prepare, save
+from argrad.experiments.hashing_page import MEASURES, format_table, markdown, plot
 from argrad.experiments.hashing_training import (
     Collection,
     Search,
@@ -56,18 +54,8 @@ TUNING_SEED = 1_000_000
 """Chooses margins and scales; no seed that is reported."""
 SHARES: dict[str, tuple[float, ...]] = {"logistic": (1 / 32, 1 / 16, 1 / 8), "triplet": (1 / 32, 1 / 16, 1 / 8, 1 / 4)}
 """Scales and margins to choose from, as shares of the bits."""
-MEASURES = ("recall@1", "recall@10", "map")
 CODES, QUERIES, SEARCHED_BITS, NEIGHBOURS = 60_000, 100, 64, 10
 """Of the timed search."""
-COLOURS = {
-    "local-expectation": "#7a5cc9",
-    "direct": "#1f5fa8",
-    "arm": "#c9a227",
-    "straight-through": "#a0307f",
-    "float": "#2f7d4f",
-    "float, signs": "#8fc4a3",
-    "pca, signs": "#8a8a8a",
-}
 
 
 @final
@@ -331,92 +319,3 @@ def time_search(rounds: int) -> dict[str, Any]:
             times[f"processor_{name}"].append(round(1000 * (time.process_time() - processor_began), 2))
     sizes = {"queries": QUERIES, "codes": CODES, "bits": SEARCHED_BITS, "neighbours": NEIGHBOURS}
     return {**sizes, "hardware": hardware(), "threads": torch.get_num_threads(), **times}
-
-
-# ------------------------------------------------------------------------------------------------------- for a person
-
-
-def cell(numbers: list[float]) -> str:
-    """Mean and standard deviation over seeds, in percent."""
-    percent = [100 * number for number in numbers]
-    return f"{statistics.fmean(percent):.1f}" + (f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else "")
-
-
-def lines_of(result: dict[str, Any]) -> list[list[str]]:
-    """A line for each data set, loss, number of bits and method; the best first."""
-    places = {(row["dataset"], row["loss"] or "", row["bits"]): None for row in result["rows"]}
-    lines = [["data", "bits", "loss", "method", "recall@1", "recall@10", "mAP"]]
-    for dataset, loss, bits in sorted(places, key=lambda place: (place[0], place[2], place[1])):
-        rows = [
-            row for row in result["rows"] if (row["dataset"], row["loss"] or "", row["bits"]) == (dataset, loss, bits)
-        ]
-        for row in sorted(rows, key=lambda row: -statistics.fmean(row["map"])):
-            lines.append([dataset, str(bits), loss, row["method"], *(cell(row[name]) for name in MEASURES)])
-    return lines
-
-
-def about_search(result: dict[str, Any]) -> str:
-    """The times of the search in words."""
-    found = result["search"]
-    if found is None:
-        return "The search was not timed: numba is not installed."
-    times = {name: statistics.median(numbers) for name, numbers in found.items() if name.endswith("milliseconds")}
-    low, high = min(found["milliseconds"]), max(found["milliseconds"])
-    return (
-        f"{found['queries']} queries among {found['codes']:,} codes of {found['bits']} bits, {found['neighbours']} "
-        f"neighbours each: {times['milliseconds']:.1f} ms (median of {len(found['milliseconds'])}, from {low:.1f} to "
-        f"{high:.1f}), {times['processor_milliseconds']:.1f} ms of processor time; with {found['bits']} floats in "
-        f"place of bits {times['float_milliseconds']:.1f} ms; {found['threads']} threads on {found['hardware']}."
-    )
-
-
-def format_table(result: dict[str, Any]) -> str:
-    """What was found, in percent, and how fast."""
-    words = ["QUICK: small images, few steps, one seed."] if result["quick"] else []
-    lines = lines_of(result)
-    if len(lines) > 1:
-        wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        words.append("Recall and mean average precision on test, in percent (mean and deviation over seeds)")
-        for line in lines:
-            padded = [
-                text.ljust(width) if column < 4 else text.rjust(width)
-                for column, (text, width) in enumerate(zip(line, wide, strict=True))
-            ]
-            words.append("  ".join(padded))
-    return "\n".join([*words, about_search(result)])
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The tables for the documentation, one for each data set, and the search."""
-    head, *lines = lines_of(result)
-    parts = []
-    for dataset in result["settings"]["datasets"]:
-        table = [f"| {' | '.join(head[1:])} |", f"|{'---|' * len(head[1:])}"]
-        table += [f"| {' | '.join(line[1:])} |" for line in lines if line[0] == dataset]
-        parts.append("\n".join([f"{dataset}:", "", *table]))
-    seeds = result["settings"]["seeds"]
-    return "\n\n".join([*parts, f"In percent, mean and standard deviation over {seeds} seeds.", about_search(result)])
-
-
-def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Mean average precision by bits, a panel for each data set and loss."""
-    settings = result["settings"]
-    places = [(dataset, loss) for dataset in settings["datasets"] for loss in settings["losses"]]
-    figure = new_figure(5 * max(1, len(settings["losses"])), 4 * max(1, len(settings["datasets"])))
-    panels = figure.subplots(max(1, len(settings["datasets"])), max(1, len(settings["losses"])), squeeze=False)
-    for axes, (dataset, loss) in zip(panels.flatten(), places, strict=False):
-        prepare(axes, f"{dataset}, {loss} loss", "bits (dimensions of float)", "mean average precision, %")
-        for method, colour in COLOURS.items():
-            rows = [
-                row
-                for row in result["rows"]
-                if (row["dataset"], row["method"]) == (dataset, method) and row["loss"] in (loss, None)
-            ]
-            if rows:
-                rows.sort(key=lambda row: int(row["bits"]))
-                means = [100 * statistics.fmean(row["map"]) for row in rows]
-                style = "--" if method.startswith(("float", "pca")) else "-"
-                axes.plot([row["bits"] for row in rows], means, style, marker="o", color=colour, label=method)
-        axes.set_xticks(settings["bits"])
-        axes.legend(frameon=False, fontsize=8)
-    save(figure, result, f"What codes find, mean over {settings['seeds']} seeds; dashed: no bits in training", path)

@@ -1,0 +1,102 @@
+"""The hashing experiment for a person: tables, what the search takes, and mean average precision by bits."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from typing import Any
+
+from argrad.experiments.drawing import COLOURS, new_figure, prepare, save
+
+__all__ = ["MEASURES", "format_table", "markdown", "plot"]
+
+MEASURES = ("recall@1", "recall@10", "map")
+METHODS = ("local-expectation", "direct", "arm", "straight-through")
+LOOKS = {name: COLOURS[name] for name in METHODS}
+LOOKS |= {"float": COLOURS["exact"], "float, signs": "#8fc4a3", "pca, signs": "#8a8a8a"}
+
+
+def cell(numbers: list[float]) -> str:
+    """Mean and standard deviation over seeds, in percent."""
+    percent = [100 * number for number in numbers]
+    return f"{statistics.fmean(percent):.1f}" + (f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else "")
+
+
+def lines_of(result: dict[str, Any]) -> list[list[str]]:
+    """A line for each data set, loss, number of bits and method; the best first."""
+    places = {(row["dataset"], row["loss"] or "", row["bits"]): None for row in result["rows"]}
+    lines = [["data", "bits", "loss", "method", "recall@1", "recall@10", "mAP"]]
+    for dataset, loss, bits in sorted(places, key=lambda place: (place[0], place[2], place[1])):
+        rows = [
+            row for row in result["rows"] if (row["dataset"], row["loss"] or "", row["bits"]) == (dataset, loss, bits)
+        ]
+        for row in sorted(rows, key=lambda row: -statistics.fmean(row["map"])):
+            lines.append([dataset, str(bits), loss, row["method"], *(cell(row[name]) for name in MEASURES)])
+    return lines
+
+
+def about_search(result: dict[str, Any]) -> str:
+    """The times of the search in words."""
+    found = result["search"]
+    if found is None:
+        return "The search was not timed: numba is not installed."
+    times = {name: statistics.median(numbers) for name, numbers in found.items() if name.endswith("milliseconds")}
+    low, high = min(found["milliseconds"]), max(found["milliseconds"])
+    return (
+        f"{found['queries']} queries among {found['codes']:,} codes of {found['bits']} bits, {found['neighbours']} "
+        f"neighbours each: {times['milliseconds']:.1f} ms (median of {len(found['milliseconds'])}, from {low:.1f} to "
+        f"{high:.1f}), {times['processor_milliseconds']:.1f} ms of processor time; with {found['bits']} floats in "
+        f"place of bits {times['float_milliseconds']:.1f} ms; {found['threads']} threads on {found['hardware']}."
+    )
+
+
+def format_table(result: dict[str, Any]) -> str:
+    """What was found, in percent, and how fast."""
+    words = ["QUICK: small images, few steps, one seed."] if result["quick"] else []
+    lines = lines_of(result)
+    if len(lines) > 1:
+        wide = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+        words.append("Recall and mean average precision on test, in percent (mean and deviation over seeds)")
+        for line in lines:
+            padded = [
+                text.ljust(width) if column < 4 else text.rjust(width)
+                for column, (text, width) in enumerate(zip(line, wide, strict=True))
+            ]
+            words.append("  ".join(padded))
+    return "\n".join([*words, about_search(result)])
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The tables for the documentation, one for each data set, and the search."""
+    head, *lines = lines_of(result)
+    parts = []
+    for dataset in result["settings"]["datasets"]:
+        table = [f"| {' | '.join(head[1:])} |", f"|{'---|' * len(head[1:])}"]
+        table += [f"| {' | '.join(line[1:])} |" for line in lines if line[0] == dataset]
+        parts.append("\n".join([f"{dataset}:", "", *table]))
+    seeds = result["settings"]["seeds"]
+    return "\n\n".join([*parts, f"In percent, mean and standard deviation over {seeds} seeds.", about_search(result)])
+
+
+def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Mean average precision by bits, a panel for each data set and loss."""
+    settings = result["settings"]
+    places = [(dataset, loss) for dataset in settings["datasets"] for loss in settings["losses"]]
+    figure = new_figure(5 * max(1, len(settings["losses"])), 4 * max(1, len(settings["datasets"])))
+    panels = figure.subplots(max(1, len(settings["datasets"])), max(1, len(settings["losses"])), squeeze=False)
+    for axes, (dataset, loss) in zip(panels.flatten(), places, strict=False):
+        prepare(axes, f"{dataset}, {loss} loss", "bits (dimensions of float)", "mean average precision, %")
+        for method, colour in LOOKS.items():
+            rows = [
+                row
+                for row in result["rows"]
+                if (row["dataset"], row["method"]) == (dataset, method) and row["loss"] in (loss, None)
+            ]
+            if rows:
+                rows.sort(key=lambda row: int(row["bits"]))
+                means = [100 * statistics.fmean(row["map"]) for row in rows]
+                style = "--" if method.startswith(("float", "pca")) else "-"
+                axes.plot([row["bits"] for row in rows], means, style, marker="o", color=colour, label=method)
+        axes.set_xticks(settings["bits"])
+        axes.legend(frameon=False, fontsize=8)
+    save(figure, result, f"What codes find, mean over {settings['seeds']} seeds; dashed: no bits in training", path)
