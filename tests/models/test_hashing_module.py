@@ -57,7 +57,7 @@ def test_losses_of_codes_and_of_embeddings(loss, plain, generator):
 
 def test_settings_follow_the_bits():
     module = HashingModule(Given(), None, 32)
-    assert (module.margin, module.scale) == (8.0, 2.0)
+    assert (module.margin, module.scale) == (4.0, 2.0)
     assert HashingModule(Given(), None, 4).scale == 0.5
 
 

@@ -56,7 +56,7 @@ class HashingEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         bits: how many, a multiple of 8.
         loss: "logistic": the partner should have most of softmax(−distance / scale); "triplet": a negative should be
             ``margin`` bits farther away than the partner. See :mod:`argrad.models.hashing_costs`.
-        margin: of the triplet loss, in bits; None is a quarter of all.
+        margin: of the triplet loss, in bits; None is an eighth of all.
         scale: of the logistic loss, in bits; None is a sixteenth of all.
         estimator: a name, such as "local-expectation", "direct", "disarm", "straight-through", or an estimator object,
             which is copied.

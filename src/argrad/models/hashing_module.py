@@ -133,7 +133,7 @@ class HashingModule(nn.Module):
             with the same loss of n (1 − cosine) / 2, which for codes of ±1 is the Hamming distance.
         bits: n.
         loss: "triplet" or "logistic"; see :mod:`argrad.models.hashing_costs`.
-        margin: of the triplet loss, in bits; None is a quarter of them.
+        margin: of the triplet loss, in bits; None is an eighth of them.
         scale: of the logistic loss, in bits; None is a sixteenth of them.
 
     >>> from argrad import LocalExpectation
@@ -165,7 +165,7 @@ class HashingModule(nn.Module):
         self.estimator = estimator
         self.bits = bits
         self.loss = loss
-        self.margin = bits / 4 if margin is None else margin
+        self.margin = bits / 8 if margin is None else margin
         self.scale = max(LEAST_SCALE, bits / 16) if scale is None else scale
         self.cost(torch.zeros(2, bits), Pairs(torch.zeros(2)))  # says what is wrong with margin and scale
         self.spread = Spread(bits)
