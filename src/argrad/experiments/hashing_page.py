@@ -68,14 +68,26 @@ def format_table(result: dict[str, Any]) -> str:
 
 def markdown(result: dict[str, Any]) -> str:
     """The tables for the documentation, one for each data set, and the search."""
-    head, *lines = lines_of(result)
+    settings = result["settings"]
     parts = []
-    for dataset in result["settings"]["datasets"]:
-        table = [f"| {' | '.join(head[1:])} |", f"|{'---|' * len(head[1:])}"]
-        table += [f"| {' | '.join(line[1:])} |" for line in lines if line[0] == dataset]
-        parts.append("\n".join([f"{dataset}:", "", *table]))
-    seeds = result["settings"]["seeds"]
-    return "\n\n".join([*parts, f"In percent, mean and standard deviation over {seeds} seeds.", about_search(result)])
+    for dataset in settings["datasets"]:
+        rows = [row for row in result["rows"] if row["dataset"] == dataset]
+        lines = [f"| loss | method | {' | '.join(f'{bits} bits' for bits in settings['bits'])} |"]
+        lines.append(f"|---|---|{'---|' * len(settings['bits'])}")
+        for loss, method in sorted({(row["loss"] or "", row["method"]): None for row in rows}, key=lambda one: one[0]):
+            by_bits = {row["bits"]: row for row in rows if (row["loss"] or "", row["method"]) == (loss, method)}
+            lines.append(f"| {loss} | {method} | {' | '.join(short(by_bits[bits]) for bits in settings['bits'])} |")
+        parts.append("\n".join([f"{dataset}:", "", *lines]))
+    words = (
+        f"Recall@1 · recall@10 · mean average precision, in percent, mean over {settings['seeds']} seeds; the last "
+        "with its standard deviation over them."
+    )
+    return "\n\n".join([*parts, words, about_search(result)])
+
+
+def short(row: dict[str, Any]) -> str:
+    """The three measures, and how much the last of them varies."""
+    return " · ".join([*(f"{100 * statistics.fmean(row[name]):.1f}" for name in MEASURES[:2]), cell(row["map"])])
 
 
 def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -98,5 +110,7 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
                 style = "--" if method.startswith(("float", "pca")) else "-"
                 axes.plot([row["bits"] for row in rows], means, style, marker="o", color=colour, label=method)
         axes.set_xticks(settings["bits"])
-        axes.legend(frameon=False, fontsize=8)
+        axes.set_ylim(bottom=0)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     save(figure, result, f"What codes find, mean over {settings['seeds']} seeds; dashed: no bits in training", path)
