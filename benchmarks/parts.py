@@ -245,8 +245,11 @@ def completion_of(part: Part) -> dict[str, Any]:
     command = command_line("argrad reproduce completion", settings).replace(f"{ROOT}/", "")
     pieces = [part(f"completion:{seed}") for seed in settings.seeds]
     rows = [row for piece in pieces for row in piece["rows"]]
-    measured = {**pieces[0], "rows": rows, "shown": completion.shown(rows)}
-    return completion.put_together({"fashion-mnist": measured}, settings, command)
+    commits, dates = (", ".join(sorted({piece[name] for piece in pieces})) for name in ("commit", "date"))
+    measured = {**pieces[0], "commit": commits, "date": dates, "rows": rows, "shown": completion.shown(rows)}
+    result = completion.put_together({"fashion-mnist": measured}, settings, command)
+    result["settings"]["add_to"] = "results/completion.json"  # no path of this machine
+    return result
 
 
 def run_alone(name: str, part: Part, _: str) -> Any:

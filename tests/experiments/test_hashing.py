@@ -205,6 +205,13 @@ def test_words_and_picture(result, tmp_path):
     for words in ("float, signs", "pca, signs", "recall@10", "100 queries among 60,000 codes of 64 bits"):
         assert words in text
         assert words in markdown(result)
+    cells = []
+    for bits in (8, 16):
+        (row,) = (row for row in result["rows"] if (row["bits"], row["method"]) == (bits, "direct"))
+        first, tenth, precision = (100 * np.array(row[name]) for name in ("recall@1", "recall@10", "map"))
+        spread = precision.std(ddof=1)
+        cells.append(f"{first.mean():.1f} · {tenth.mean():.1f} · {precision.mean():.1f} ± {spread:.1f}")
+    assert f"| logistic | direct | {cells[0]} | {cells[1]} |" in markdown(result).splitlines()
     plot(result, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

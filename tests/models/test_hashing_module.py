@@ -7,6 +7,7 @@ from torch import nn
 from argrad import Direct, DisArm, Exact, LocalExpectation, Permutation, Relax
 from argrad.estimators import GumbelSinkhorn
 from argrad.estimators.by_name import estimator_by_name
+from argrad.models import hashing_module
 from argrad.models.hashing_costs import Pairs, logistic_loss, triplet_loss
 from argrad.models.hashing_module import (
     SPREAD,
@@ -91,16 +92,23 @@ def test_small_scores_are_spread_too(generator):
     assert Spread(2)(torch.ones(4, 2)).abs().max() < 1e-3  # a constant stays one
 
 
-def test_a_task_settles_its_module_by_training_examples_as_they_are(generator):
+@pytest.mark.parametrize("few", [False, True])
+def test_a_task_settles_its_module_by_training_examples_as_they_are(few, generator, monkeypatch):
+    """In pieces; by all of them, or where there are many by some, taken at random."""
+    monkeypatch.setattr(hashing_module, "AT_ONCE", 20)
+    monkeypatch.setattr(hashing_module, "SETTLED_BY", 60 if few else 90)
     x = torch.rand(90, 4, generator=generator)
     module = HashingModule(seeded(dense_encoder, (4,), 8), LocalExpectation(), 8)
     task = HashingTask(module, x, None, x[:3], None, Augmentation(drop=0.9))
     task.losses(torch.arange(90), generator, World())
     task.validate(generator)
     assert not module.training
-    scores = module.encoder(x)
+    rows = torch.randperm(90, generator=torch.Generator().manual_seed(0))[: 60 if few else 90]
+    scores = module.encoder(x[rows])
     torch.testing.assert_close(module.spread.mean, scores.mean(0))
     torch.testing.assert_close(module.spread.variance, scores.var(0, correction=0))
+    with pytest.raises(ValueError, match="no examples to settle by"):
+        module.settle(x[:0])
 
 
 def test_a_partner_is_any_other_of_the_group(generator):

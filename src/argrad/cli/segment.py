@@ -146,7 +146,7 @@ def run_prior(command: Any, out: Out) -> int:
 
     folder, settings, source = None, command.settings, command.labels
     if command.resume is not None:
-        folder, settings = reopen(command, PRIOR, labels=source)
+        folder, settings = reopen_stage(command, PRIOR, labels=source)
         source = Path(folder.config["labels"])
     if source is None:
         raise ValueError("give the label maps with --labels FOLDER, or a run to go on with by --resume RUN")
@@ -189,7 +189,7 @@ def run_fit(command: Any, out: Out) -> int:
 
     folder, settings, source, prior_path = None, command.settings, command.scans, command.prior
     if command.resume is not None:
-        folder, settings = reopen(command, MODEL, scans=source, prior=prior_path)
+        folder, settings = reopen_stage(command, MODEL, scans=source, prior=prior_path)
         source, prior_path = Path(folder.config["scans"]), Path(folder.config["prior"])
     if source is None or prior_path is None:
         raise ValueError("give --scans FOLDER and --prior RUN, or a run to go on with by --resume RUN")
@@ -224,7 +224,7 @@ def run_fit(command: Any, out: Out) -> int:
     return 0
 
 
-def reopen(command: Any, kind: str, **sources: Path | None) -> tuple[RunFolder, Any]:
+def reopen_stage(command: Any, kind: str, **sources: Path | None) -> tuple[RunFolder, Any]:
     """The run that a command resumes, and its settings; more epochs may be asked for, other changes are refused."""
     from argrad.models.anatomy_run import as_json, open_run, settings_from
 

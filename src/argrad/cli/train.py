@@ -159,12 +159,12 @@ def run_training(command: Any, out: Out) -> int:
 
 def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     """Train among the given processes."""
-    from argrad.cli.progress import Bar, tensorboard_writer
+    from argrad.cli.progress import tensorboard_writer
     from argrad.data.errors import WrongImages
     from argrad.models.dead_codes import check_revivable
     from argrad.models.vae_report import evaluate, write_report
     from argrad.models.vae_run import TrainSettings, build, load_images, train_run
-    from argrad.training import Diverged, Interrupted, RunFolder
+    from argrad.training import RunFolder
 
     settings: TrainSettings = command.settings
     if command.resume is not None:
@@ -186,21 +186,19 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
         folder = RunFolder.create(where, asdict(settings)) if world.leads else RunFolder(Path(where), asdict(settings))
     world.wait()
     if world.leads:
-        folder.lock()
         out.say(f"{images!r} → {folder.path}")
-    try:
-        with Bar(out, settings.epochs, folder.path if command.tensorboard else None) as bar:
-            module, trained = train_run(
-                settings, folder, images=images, device=device, world=world, progress=bar if world.leads else None
-            )
-    except Interrupted as stopped:
-        if world.leads:
-            out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: argrad train --resume {folder.path}")
+    found = watched(
+        out,
+        folder,
+        settings.epochs,
+        "argrad train",
+        lambda bar: train_run(settings, folder, images=images, device=device, world=world, progress=bar),
+        tensorboard=command.tensorboard,
+        leads=world.leads,
+    )
+    if found is None:
         return 130
-    except Diverged as diverged:
-        raise ValueError(str(diverged)) from diverged
-    finally:
-        folder.unlock()
+    module, trained = found
     if world.leads:
         finish(out, folder, module, images, settings, trained, evaluate, write_report)
     return 0
@@ -297,8 +295,7 @@ def finish_classification(out: Out, folder: RunFolder, module: Any, data: Any, s
         + f"Negative ELBO {scores['negative_elbo']:.2f} nats per image; best epoch {trained.best_epoch} of "
         f"{trained.epoch}, {trained.seconds:.0f} s\nReport: {report}"
     )
-    summary = {"best_epoch": trained.best_epoch, "epochs": trained.epoch, "seconds": trained.seconds}
-    record = {"run": str(folder.path), "report": str(report), **summary, "labels": used}
+    record = {"run": str(folder.path), "report": str(report), **outcome(trained), "labels": used}
     out.machine({**record, "test": scores, "others": others})
 
 

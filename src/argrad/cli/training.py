@@ -69,7 +69,12 @@ def default_settings(
 
 
 def with_types(command: type[Any], **types: Any) -> type[Any]:
-    """The command with its annotations as types, which a class inside a function cannot have by name."""
+    """The command with its annotations as types, which a class inside a function cannot have by name.
+
+    Args:
+        command: with the fields that all commands have which train: run_folder, resume, device, threads, json.
+        types: of its other fields, or of those that differ.
+    """
     command.__annotations__.update(run_folder=OptionalPath, resume=OptionalPath, device=str, threads=OptionalNumber)
     command.__annotations__.update(json=bool, **types)
     return command
@@ -123,7 +128,14 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def watched(
-    out: Out, folder: RunFolder, epochs: int, command: str, work: Callable[[Bar], Found], *, tensorboard: bool = False
+    out: Out,
+    folder: RunFolder,
+    epochs: int,
+    command: str,
+    work: Callable[[Bar | None], Found],
+    *,
+    tensorboard: bool = False,
+    leads: bool = True,
 ) -> Found | None:
     """Train under a progress bar, with the folder locked; None after an interruption, which has been told.
 
@@ -134,15 +146,19 @@ def watched(
         command: that goes on with the run, such as "argrad train".
         work: trains, and tells the bar.
         tensorboard: whether the metrics are written for TensorBoard, too.
+        leads: False for the other processes of a run, which neither speak nor write nor lock.
     """
     from argrad.cli.progress import Bar
     from argrad.training import Diverged, Interrupted
 
     try:
+        if not leads:
+            return work(None)
         with folder.locked(), Bar(out, epochs, folder.path if tensorboard else None) as bar:
             return work(bar)
     except Interrupted as stopped:
-        out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: {command} --resume {folder.path}")
+        if leads:
+            out.say(f"{str(stopped).capitalize()}; all is saved. Go on with: {command} --resume {folder.path}")
         return None
     except Diverged as diverged:
         raise ValueError(str(diverged)) from diverged

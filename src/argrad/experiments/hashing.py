@@ -299,7 +299,8 @@ def add(row: dict[str, Any], found: dict[str, float], seconds: float) -> None:
 def time_search(rounds: int) -> dict[str, Any]:
     """Milliseconds for 100 queries among 60,000 codes of 64 bits, and for the same with 64 floats, round by round.
 
-    ``processor_milliseconds`` add up over threads, and leave out what other processes take.
+    ``processor_milliseconds`` add up over threads, and leave out what other processes take. Some systems count them in
+    ticks of several milliseconds, so that only their mean says something.
     """
     rng = np.random.default_rng(0)
     queries, codes = (rng.integers(0, 256, (number, SEARCHED_BITS // 8), np.uint8) for number in (QUERIES, CODES))

@@ -11,9 +11,7 @@ from argrad.experiments.drawing import COLOURS, new_figure, prepare, save
 __all__ = ["MEASURES", "format_table", "markdown", "plot"]
 
 MEASURES = ("recall@1", "recall@10", "map")
-METHODS = ("local-expectation", "direct", "arm", "straight-through")
-LOOKS = {name: COLOURS[name] for name in METHODS}
-LOOKS |= {"float": COLOURS["exact"], "float, signs": "#8fc4a3", "pca, signs": "#8a8a8a"}
+LOOKS = {**COLOURS, "float": COLOURS["exact"], "float, signs": "#8fc4a3", "pca, signs": "#8a8a8a"}
 
 
 def cell(numbers: list[float]) -> str:
@@ -40,12 +38,13 @@ def about_search(result: dict[str, Any]) -> str:
     found = result["search"]
     if found is None:
         return "The search was not timed: numba is not installed."
-    times = {name: statistics.median(numbers) for name, numbers in found.items() if name.endswith("milliseconds")}
+    times = {name: statistics.median(found[name]) for name in ("milliseconds", "float_milliseconds")}
+    processor = statistics.fmean(found["processor_milliseconds"])
     low, high = min(found["milliseconds"]), max(found["milliseconds"])
     return (
         f"{found['queries']} queries among {found['codes']:,} codes of {found['bits']} bits, {found['neighbours']} "
         f"neighbours each: {times['milliseconds']:.1f} ms (median of {len(found['milliseconds'])}, from {low:.1f} to "
-        f"{high:.1f}), {times['processor_milliseconds']:.1f} ms of processor time; with {found['bits']} floats in "
+        f"{high:.1f}), {processor:.1f} ms of processor time (mean); with {found['bits']} floats in "
         f"place of bits {times['float_milliseconds']:.1f} ms; {found['threads']} threads on {found['hardware']}."
     )
 
@@ -82,7 +81,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"Recall@1 · recall@10 · mean average precision, in percent, mean over {settings['seeds']} seeds; the last "
         "with its standard deviation over them."
     )
-    return "\n\n".join([*parts, words, about_search(result)])
+    return "\n\n".join([*parts, *([words] if parts else []), about_search(result)])
 
 
 def short(row: dict[str, Any]) -> str:
@@ -98,7 +97,7 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
     panels = figure.subplots(max(1, len(settings["datasets"])), max(1, len(settings["losses"])), squeeze=False)
     for axes, (dataset, loss) in zip(panels.flatten(), places, strict=False):
         prepare(axes, f"{dataset}, {loss} loss", "bits (dimensions of float)", "mean average precision, %")
-        for method, colour in LOOKS.items():
+        for method in dict.fromkeys(row["method"] for row in result["rows"]):
             rows = [
                 row
                 for row in result["rows"]
@@ -108,7 +107,7 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
                 rows.sort(key=lambda row: int(row["bits"]))
                 means = [100 * statistics.fmean(row["map"]) for row in rows]
                 style = "--" if method.startswith(("float", "pca")) else "-"
-                axes.plot([row["bits"] for row in rows], means, style, marker="o", color=colour, label=method)
+                axes.plot([row["bits"] for row in rows], means, style, marker="o", color=LOOKS[method], label=method)
         axes.set_xticks(settings["bits"])
         axes.set_ylim(bottom=0)
     handles, labels = panels[0, 0].get_legend_handles_labels()

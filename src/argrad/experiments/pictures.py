@@ -1,4 +1,4 @@
-"""Pictures that are kept with a result: grey or colour values as text, a few bytes for each image."""
+"""Pictures that are kept with a result: grey or colour values as text, compressed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["packed", "unpacked"]
 
 
 def packed(images: Tensor) -> dict[str, Any]:
-    """Values from 0 to 1, of any shape, as 8-bit pixels: compressed, in base 64, ready for JSON."""
+    """Values from 0 to 1, of any shape, as 8-bit pixels, compressed, in base 64: ready for JSON."""
     pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     return {"shape": list(pixels.shape), "pixels": base64.b64encode(zlib.compress(pixels.tobytes())).decode()}
 

@@ -171,7 +171,12 @@ class HashingModule(nn.Module):
         self.spread = Spread(bits)
 
     def settle(self, x: Tensor) -> None:
-        """Go over to evaluation, with scores spread as they are over these examples; train mode goes back."""
+        """Go over to evaluation, with scores spread as they are over these examples.
+
+        Without it, or after more training, evaluation would shift and scale by numbers that are not the encoder's.
+        """
+        if not len(x):
+            raise ValueError("there are no examples to settle by; give some of those that were trained on")
         self.eval()
         with torch.no_grad():
             self.spread.settle(torch.cat([self._encoded(part) for part in x.split(AT_ONCE)]))
@@ -193,7 +198,7 @@ class HashingModule(nn.Module):
         return scores
 
     def codes(self, x: Tensor) -> Tensor:
-        """The most probable bits of each example, zeros and ones ``[N, bits]``; meant for evaluation."""
+        """The most probable bits of each example, zeros and ones ``[N, bits]``, once :meth:`settle` was called."""
         return (self.scores(x) > 0).to(x.dtype)
 
     def cost(self, drawn: Tensor, pairs: Pairs) -> InBatchCost:
@@ -222,7 +227,7 @@ class HashingModule(nn.Module):
 
     @torch.no_grad()
     def losses_of_codes(self, x: Tensor, groups: Tensor) -> Tensor:
-        """The same for the codes that are kept, or for float embeddings, without gradient; meant for evaluation."""
+        """The same for the codes that are kept, or for float embeddings, without gradient, in evaluation."""
         pairs, scores = Pairs(groups), self.scores(x)
         if self.estimator is None:
             away = self._angles(scores)

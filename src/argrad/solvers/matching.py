@@ -281,7 +281,7 @@ def places_of(n: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         ]
         index = {subset: i for i, subset in enumerate(subsets)}
         before = [[index[larger[:i] + larger[i + 1 :]] * n + larger[i] for i in range(r + 1)] for larger in number]
-        levels.append((np.array(after), np.array(before)))
+        levels.append((np.array(after, np.int64), np.array(before, np.int64)))
     return levels
 
 
