@@ -162,7 +162,6 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     from argrad.cli.progress import tensorboard_writer
     from argrad.data.errors import WrongImages
     from argrad.models.dead_codes import check_revivable
-    from argrad.models.vae_report import evaluate, write_report
     from argrad.models.vae_run import TrainSettings, build, load_images, train_run
     from argrad.training import RunFolder
 
@@ -200,22 +199,13 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
         return 130
     module, trained = found
     if world.leads:
-        finish(out, folder, module, images, settings, trained, evaluate, write_report)
+        finish(out, folder, module, images, settings, trained)
     return 0
 
 
-def finish(
-    out: Out,
-    folder: RunFolder,
-    module: Any,
-    images: Any,
-    settings: Any,
-    trained: Trained,
-    evaluate: Any,
-    write_report: Any,
-) -> None:
+def finish(out: Out, folder: RunFolder, module: Any, images: Any, settings: Any, trained: Trained) -> None:
     """Score the best epoch, write the report, and say where it is."""
-    from argrad.models.vae_report import advice
+    from argrad.models.vae_report import advice, evaluate, write_report
 
     scores = evaluate(module.eval(), images)
     report = write_report(folder.path, module, images, settings, trained.history, scores)

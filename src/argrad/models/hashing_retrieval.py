@@ -25,8 +25,8 @@ from torch import Tensor
 
 __all__ = ["from_groups", "retrieval_by_bits", "retrieval_by_cosine"]
 
-NUMBERS_AT_ONCE = {False: 2**20, True: 2**24}
-"""How many distances are held at a time: on a CPU what its cache holds, on a GPU (True) what keeps it busy."""
+NUMBERS_AT_ONCE = {"cpu": 2**20, "cuda": 2**24}
+"""How many distances are held at a time: on a CPU what its cache holds, on a GPU what keeps it busy."""
 
 
 def from_groups(right: Tensor, total: Tensor, recall_at: Sequence[int] = (1, 10)) -> dict[str, float]:
@@ -158,7 +158,7 @@ def in_order(away: Tensor, right: Tensor) -> Tensor:
 
 def rows_at_once(searched: Tensor) -> int:
     """For how many queries distances to everything are held at a time."""
-    return max(1, NUMBERS_AT_ONCE[searched.device.type == "cuda"] // len(searched))
+    return max(1, NUMBERS_AT_ONCE["cuda" if searched.is_cuda else "cpu"] // len(searched))
 
 
 def check(queries: Tensor, others: Tensor, query_labels: Tensor, labels: Tensor, leave_one_out: bool) -> None:
