@@ -15,8 +15,8 @@ results that are not whole yet wait in results/parts, which may be OUT.
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials:NUMBER, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
 Fashion-MNIST: it is added to the faces in results/completion.json). Smaller parts of the same are table1:DATA:GROUP,
-table2:DATA:METHOD, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. Hippocampus and whole brain read their scans
-from $ARGRAD_DATA.
+table2:DATA:METHOD, table2:DATA:METHOD:LABELS, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. Hippocampus and whole
+brain read their scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
@@ -175,9 +175,11 @@ def figure3_of(part: Part) -> dict[str, Any]:
 
 
 def run_table2(part: Part, what: str) -> Any:
-    """The rows of a data set, or of one of its methods."""
-    dataset, _, method = what.partition(":")
+    """The rows of a data set, of one of its methods, or of one number of labels."""
+    dataset, method, labels = (*what.split(":"), "", "")[:3]
     settings = with_method(table2.Table2(), method)
+    if labels:
+        settings = replace(settings, labels=(int(labels),))
     return table2.run_dataset(dataset, table2.load_labelled_bits(dataset, device()), settings)
 
 
@@ -186,10 +188,21 @@ def table2_of(part: Part) -> dict[str, Any]:
     settings = table2.Table2()
     found: dict[str, dict[str, Any]] = {}
     for dataset in settings.datasets:
-        pieces = whole_or_pieces(part, f"table2:{dataset}", settings.methods)
+        name = f"table2:{dataset}"
+        try:
+            pieces = [part(name)]
+        except FileNotFoundError:
+            pieces = [
+                piece
+                for method in settings.methods
+                for piece in whole_or_pieces(part, f"{name}:{method}", map(str, settings.labels))
+            ]
         found[dataset] = {"rows": [row for piece in pieces for row in piece["rows"]]}
-        for key in ("recipes", "timing"):
-            found[dataset][key] = {name: value for piece in pieces for name, value in piece[key].items()}
+        found[dataset]["recipes"] = {key: recipe for piece in pieces for key, recipe in piece["recipes"].items()}
+        found[dataset]["timing"] = {
+            method: table2.join_timings([piece["timing"][method] for piece in pieces if method in piece["timing"]])
+            for method in settings.methods
+        }
     return table2.assemble(found, settings, command_line("argrad reproduce table2", settings))
 
 
@@ -378,8 +391,9 @@ def assemble(folder: Path) -> None:
         notes = {part: where.pop("note") for part, where in places.items() if "note" in where}
         newest = max(places.values(), key=lambda where: str(where.get("date")))
         result = {**result, **newest, "command": result["command"]}
-        if len({where.get("commit") for where in places.values()}) > 1:
-            result["commit_of_part"] = {part: where.get("commit") for part, where in places.items()}
+        for what in ("commit", "hardware"):
+            if len({where.get(what) for where in places.values()}) > 1:
+                result[f"{what}_of_part"] = {part: where.get(what) for part, where in places.items()}
         if notes:
             result["notes"] = notes
         write_json(ROOT / "results" / f"{name}.json", result)

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import lzma
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -104,22 +105,36 @@ def test_a_part_is_not_run_again(parts: Any, packed: Path, tmp_path: Path, monke
 
 
 def test_pieces_make_the_part(parts: Any, tmp_path: Path) -> None:
-    """A data set of Table 2 run method by method."""
-    row = {"dataset": "mnist", "accuracy": [90.0], "bound": [95.0]}
-    for dataset in table2.Table2().datasets:
-        for method in table2.Table2().methods:
-            piece = {
-                "rows": [{**row, "dataset": dataset, "method": method}],
-                "recipes": {method: 1},
-                "timing": {method: 2},
-            }
-            path = parts.file_of(tmp_path, f"table2:{dataset}:{method}")
-            path.write_text(json.dumps({"where": {"commit": "abcdef0"}, "part": piece}))
+    """Table 2 run data set by data set, method by method, or by the number of labels."""
+    timing = {"models": 5, "steps": 20, "seconds": 1.0, "milliseconds_per_step": 50.0}
+    settings = table2.Table2()
+
+    def write(name: str, methods: Iterable[str], where: str) -> None:
+        rows = [
+            {"dataset": name.split(":")[1], "method": method, "accuracy": [90.0], "bound": [95.0]} for method in methods
+        ]
+        known = {"commit": "abcdef0", "hardware": where}
+        piece = {"rows": rows, "recipes": dict.fromkeys(methods, 1), "timing": dict.fromkeys(methods, timing)}
+        parts.file_of(tmp_path, name).write_text(json.dumps({"where": known, "part": piece}))
+
+    write("table2:mnist", settings.methods, "a GPU")
+    write("table2:fashion-mnist:direct", ["direct"], "a GPU")
+    write("table2:fashion-mnist:best", ["best"], "a GPU")
+    for number in settings.labels:
+        write(f"table2:fashion-mnist:gumbel-softmax:{number}", ["gumbel-softmax"], "a CPU")
     parts.assemble(tmp_path)
     result = json.loads((tmp_path / "results/table2.json").read_text())
-    assert [row["method"] for row in result["rows"]] == [*table2.Table2().methods] * 2
-    assert set(result["recipes"]["mnist"]) == set(table2.Table2().methods)
+    assert [row["method"] for row in result["rows"]] == [
+        *settings.methods,
+        "direct",
+        *["gumbel-softmax"] * len(settings.labels),
+        "best",
+    ]
+    assert set(result["recipes"]["mnist"]) == set(settings.methods)
+    assert result["timing"]["fashion-mnist"]["gumbel-softmax"]["models"] == 5 * len(settings.labels)
+    assert result["timing"]["mnist"]["direct"] == timing
     assert result["commit"] == "abcdef0"
+    assert set(result["hardware_of_part"].values()) == {"a GPU", "a CPU"}
 
 
 def test_unknown_parts_are_told(parts: Any, capsys: pytest.CaptureFixture[str]) -> None:

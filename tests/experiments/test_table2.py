@@ -49,6 +49,20 @@ def test_every_recipe_trains_every_cell(recipe):
     assert timing["steps"] == 3 * 4
 
 
+def test_numbers_of_labels_are_parts_of_the_whole():
+    """On a CPU each number of labels may be run on its own, today or tomorrow."""
+    with torch.random.fork_rng(devices=[]):
+        whole, timing = run_method("tiny", "it", small(PAPER), tiny(), TINY, SILENT)
+        pieces = [
+            run_method("tiny", "it", small(PAPER), tiny(), replace(TINY, labels=(number,)), SILENT)
+            for number in TINY.labels
+        ]
+    assert whole == [row for rows, _ in pieces for row in rows]
+    together = table2.join_timings([timing for _, timing in pieces])
+    assert (together["models"], together["steps"]) == (timing["models"], timing["steps"])
+    assert together["seconds"] == pytest.approx(sum(piece["seconds"] for _, piece in pieces), abs=1e-3)
+
+
 def test_one_recipe_for_all_numbers_of_labels():
     for dataset in ("mnist", "fashion-mnist"):
         rows = recipes(dataset, Table2())
@@ -106,7 +120,7 @@ def test_labels_are_equal_shares_and_fixed_by_the_draw(monkeypatch):
     monkeypatch.setattr(table2, "train_recipe", remember)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            run_method("tiny", "it", small(PAPER), tiny(), TINY, SILENT)
+            table2.run_stack("tiny", "it", small(PAPER), tiny(), TINY, SILENT)
     (first, seeds), (second, _) = seen
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert seeds == [0, 1, 2, 0, 1, 2]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,31 +135,44 @@ def test_the_rival_speaks_the_same_words():
 
 
 def test_a_pace_anneals_and_warms_up():
-    pace = Pace(epochs=9, temperature=(1.0, 0.25), anneal_epochs=6, kl_weight=0.5, kl_warmup_epochs=2)
-    assert [pace.temperature_at(epochs) for epochs in (0, 3, 6, 9)] == pytest.approx([1, 0.5, 0.25, 0.25])
-    assert [pace.kl_weight_at(epochs) for epochs in (0, 1, 2, 9)] == pytest.approx([0, 0.25, 0.5, 0.5])
-    settings = TokenizerComparison(steps=1000, batch_size=100)
-    assert settings.pace(5000, 0).epochs == 20
-    assert settings.pace(5050, 0).epochs == 20  # whole batches only
+    pace = Pace(90, rounds=4, temperature=(1.0, 0.25), kl_weight=(0.5, 0.125), warm_up=0.1, anneal=0.6)
+    assert [pace.temperature_at(progress) for progress in (0, 0.3, 0.6, 1)] == pytest.approx([1, 0.5, 0.25, 0.25])
+    assert [pace.kl_weight_at(progress) for progress in (0, 0.3, 0.6, 1)] == pytest.approx([0, 0.25, 0.125, 0.125])
+    assert [pace.learning_rate_at(progress) for progress in (0, 0.6, 0.8, 1)] == pytest.approx([1e-3, 1e-3, 5e-4, 0])
+    assert pace.kl_weight_at(0.05) == pytest.approx(0.5 * 0.5 * 0.25 ** (1 / 12))
+    assert pace.ends() == [22, 45, 67, 90]
+    assert Pace(3, rounds=24).ends() == [1, 2, 3]
 
 
 def test_a_step_sets_the_temperature_and_moves_on():
     model = build("gumbel-softmax", (8, 8), TINY, 0)
-    trainer = Trainer(model, IMAGES[0], Pace(epochs=1, batch_size=10, temperature=(1.0, 0.1), anneal_epochs=1))
-    trainer.shuffle()
-    trainer.set_progress(1.0)
+    trainer = Trainer(model, IMAGES[0], Pace(20, batch_size=10, temperature=(1.0, 0.01), anneal=1.0))
     before = model.decoder.codebook.clone()
-    trainer.step()
+    for step in range(5):
+        trainer.advance(step)
+    assert trainer.cursor.item() == 10  # 40 images: the fifth step is the first of another order
+    for step in range(5, 11):
+        trainer.advance(step)
     assert model.estimator.temperature.item() == pytest.approx(0.1)
-    assert trainer.cursor.item() == 10
     assert not torch.equal(model.decoder.codebook, before)
+
+
+def test_every_image_is_seen_once_before_any_is_seen_twice():
+    trainer = Trainer(build("straight-through", (8, 8), TINY, 0), IMAGES[0], Pace(8, batch_size=10))
+    orders = []
+    for step in range(8):
+        trainer.advance(step)
+        orders.append(trainer.order.clone())
+    assert torch.equal(orders[0].sort().values, torch.arange(40))
+    assert all(torch.equal(order, orders[0]) for order in orders[:4])
+    assert not torch.equal(orders[4], orders[0])
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_looks_at_no_number(method):
     """On the meta device, where there are none to look at: so a GPU can capture the step as one graph."""
     model = build(method, (8, 8), TINY, 0)
-    trainer = Trainer(model, IMAGES[0], Pace(epochs=1, batch_size=10))
+    trainer = Trainer(model, IMAGES[0], Pace(1, batch_size=10))
     model.to("meta")
     for name in ("images", "order", "cursor", "offsets", "kl_weight"):
         setattr(trainer, name, getattr(trainer, name).to("meta"))
@@ -171,13 +185,12 @@ def test_a_step_looks_at_no_number(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_its_seed_decides(method):
     settings = TokenizerComparison(codes=8, width=8, batch_size=10, learning_rate=0.01, kl_weight=0.1)
-    pace = Pace(epochs=15, batch_size=10, learning_rate=0.01, kl_weight=0.05, revive_until=4, look_every=9)
+    pace = Pace(60, rounds=3, batch_size=10, learning_rate=0.01, kl_weight=(0.05, 0.05), revive=0.4)
 
     def once() -> tuple[list[float], dict[str, float]]:
         model = build(method, (8, 8), settings, 0)
         learnt = train(model, IMAGES[0], IMAGES[1], pace, silent)
-        assert learnt.epochs == [9, 15]
-        assert learnt.steps == 60
+        assert learnt.looked_after == [20, 40, 60]
         return learnt.hard_error, score(model, IMAGES[2], 0.2)
 
     errors, scores = once()
@@ -198,9 +211,7 @@ def test_hard_codes_are_as_good_as_soft_ones_and_many_are_used(dataset):
     images = load(dataset, binarize="none")
     settings = TokenizerComparison(width=16)
     model = build("straight-through", (28, 28), settings, 0)
-    pace = Pace(
-        epochs=6, batch_size=32, kl_weight=settings.kl_weight, anneal_epochs=4, kl_warmup_epochs=1, revive_until=5
-    )
+    pace = replace(settings.pace(0), steps=360, rounds=6, batch_size=32)
     train(model, images.train[:1920], images.validation[:500], pace, silent)
     scores = score(model, images.test[:1000], 0.2)
     assert scores["hard_over_soft"] < 1.05
@@ -228,8 +239,8 @@ def test_result_is_json_with_every_row(result):
     for row in result["rows"]:
         for name in ("hard_error", "soft_error", "hard_over_soft", "perplexity", "seconds", "curve"):
             assert len(row[name]) == 2
-        assert len(row["curve"][0]) == len(row["epochs"])
-        assert row["steps"] == 12
+        assert len(row["curve"][0]) == len(row["looked_after"])
+        assert row["looked_after"][-1] == 12
         assert 0 < row["prior_nll"] < 4 * math.log(6) * 1.5
     assert "kl" not in result["rows"][1]
 

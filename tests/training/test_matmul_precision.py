@@ -20,10 +20,22 @@ def test_it_is_set_back_after_an_error():
 
 def test_training_rounds_on_a_gpu_alone():
     before = torch.get_float32_matmul_precision()
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(300, 300, generator=generator) for _ in range(2))
+    exact = left.double() @ right.double()
     with training_precision(torch.device("cpu")):
-        assert torch.get_float32_matmul_precision() == before
+        torch.testing.assert_close(left @ right, exact.float(), atol=1e-4, rtol=1e-5)
     with training_precision(torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("never", [True, False])
+def test_a_cpu_takes_the_faster_products_only_where_they_are_exact(monkeypatch, never):
+    monkeypatch.setattr("argrad.training.matmul_precision.cpu_never_rounds", lambda: never)
+    before = torch.get_float32_matmul_precision()
+    with training_precision(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == ("medium" if never else before)
     assert torch.get_float32_matmul_precision() == before
 
 

@@ -376,28 +376,29 @@ class Direct(Estimator):
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves."""
         value = evaluate(cost, latent, z)
-        number = max(1, latent.num_changes)
+        number = latent.num_changes
+        if number == 0:
+            return attach(value, latent.scores, torch.zeros_like(z))
         with torch.no_grad():
             which = (choice * number).long().clamp_max(number - 1)
-            step = (
-                latent.change(z, which) - z if latent.num_changes else torch.zeros_like(z).expand(len(choice), *z.shape)
-            )
-            gain = evaluate(cost, latent, z + step) - value
-            event = tuple(range(-latent.event_dims, 0))
-            behind = torch.where(step != 0, perturbed * step, 0.0).sum(event)
+            places, values = latent.places_of_change(z, which)
+            signs = 2 * values - 1
+            flat = perturbed.flatten(perturbed.dim() - latent.event_dims)
+            behind = (flat.expand(*places.shape[:-1], flat.shape[-1]).gather(-1, places) * signs).sum(-1)
+            gain = evaluate(cost, latent, latent.change(z, which)) - value
+
+            def add_up(per_change: Tensor) -> Tensor:
+                terms = (per_change.unsqueeze(-1) * signs).movedim(0, -2).flatten(-2)
+                return torch.zeros_like(flat).scatter_add(-1, places.movedim(0, -2).flatten(-2), terms).reshape(z.shape)
+
             better = (behind - self.epsilon * gain > 0).to(z.dtype)
             if self.two_sided:
                 moves = ((behind + self.epsilon * gain > 0).to(z.dtype) - better) / (2 * self.epsilon)
             else:
                 moves = -better / self.epsilon
-            share = number / len(choice)
-
-            def add_up(per_change: Tensor) -> Tensor:
-                return (per_change.reshape(per_change.shape + (1,) * latent.event_dims) * step).sum(0)
-
-            gradient = share * add_up(moves)
+            gradient = number / len(choice) * add_up(moves)
             if self.auto and self.training:
-                self.adapt(latent, add_up(gain / step.square().sum(event).clamp_min(1)))
+                self.adapt(latent, add_up(gain / signs.shape[-1]))
         return attach(value, latent.scores, gradient)
 
     def _as_structure(self, latent: Latent, target: Tensor) -> Tensor:

@@ -129,7 +129,8 @@ class Reinforce(Estimator):
         if not isinstance(latent, Factorised):  # pairwise and transition scores have their share of log q
             return attach(value, latent.log_prob(z).movedim(0, -1), (advantage / self.samples).movedim(0, -1))
         weight = advantage.reshape(advantage.shape + (1,) * latent.event_dims)
-        gradient = (weight * latent.score_gradient(z)).mean(0)
+        # The score's gradient is z − E[z]: the mean need not be taken from every sample.
+        gradient = (weight * z).mean(0) + weight.mean(0) * latent.score_gradient(torch.zeros_like(z[0]))
         return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
 
     def _by_steps(self, latent: Sequence, cost: StepCost, z: Tensor) -> Tensor:

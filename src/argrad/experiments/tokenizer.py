@@ -36,6 +36,7 @@ from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batche
 from argrad.models.vae_task import evaluate_in_batches
 from argrad.training import LoopSettings
 from argrad.training import train as train_in_loop
+from argrad.training.matmul_precision import training_precision
 
 __all__ = [
     "METHODS",
@@ -54,7 +55,7 @@ Stored = tuple[Tensor, Tensor, Tensor]
 METHODS = ("gumbel-softmax", "straight-through", "direct", "direct-gradient", "reinforce", "vq")
 PICTURED = ("fashion-mnist", "digits")
 """Data sets whose pictures may be kept with a result."""
-PRIOR_BATCH = 250
+PRIOR_BATCH = 100
 
 
 @final
@@ -68,29 +69,31 @@ class TokenizerComparison:
     """What is compared."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """First weights, orders and noise."""
-    steps: int = 12_000
-    """Training steps, rounded up to whole epochs, the same for all; dead codes are revived in nine tenths of them."""
+    steps: int = 3000
+    """Training steps, the same for all; dead codes are revived in nine tenths of them."""
     codes: int = 512
     """Size of the vocabulary."""
     width: int = 64
     """Channels of the convolutions, and numbers in a code's vector."""
     kl_weight: float = 0.01
-    """Weight β of an image's KL; 1 is the ELBO."""
+    """Weight β of an image's KL, once it has risen from 0; 1 is the ELBO."""
+    kl_weight_minimum: float = 0.001
+    """β at last: it falls as τ does, from codes that are all tried to codes that are sure."""
     temperature_minimum: float = 0.2
-    """τ of the relaxations at last; it starts at 1 and falls for two thirds of the training."""
+    """τ of the relaxations at last; it starts at 1, and falls for two thirds of the training."""
     changes: int = 8
     """Of direct: random changes of single codes per image and step."""
     samples: int = 4
     """Of reinforce: draws per image."""
-    batch_size: int = 100
+    batch_size: int = 50
     """Images per step."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    looks: int = 12
-    """How often the validation images are looked at."""
-    prior_steps: int = 2000
+    learning_rate: float = 2e-3
+    """Adam's step size; it falls to 0 in the last third of the training."""
+    looks: int = 16
+    """How often validation images are looked at, and dead codes revived."""
+    prior_steps: int = 1000
     """Training steps of the prior over codes."""
-    prior_width: int = 256
+    prior_width: int = 128
     """Of its network."""
     device: str = "auto"
     """cpu, cuda …"""
@@ -124,19 +127,15 @@ class TokenizerComparison:
             prior_width=32,
         )
 
-    def pace(self, images: int, seed: int) -> Pace:
-        """How a model is trained on so many images."""
-        epochs = -(-self.steps // max(1, images // self.batch_size))
+    def pace(self, seed: int) -> Pace:
+        """How a model is trained."""
         return Pace(
-            epochs=epochs,
+            steps=self.steps,
+            rounds=self.looks,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             temperature=(1.0, self.temperature_minimum),
-            anneal_epochs=2 * epochs / 3,
-            kl_weight=self.kl_weight,
-            kl_warmup_epochs=epochs / 10,
-            revive_until=epochs - -(-epochs // 10),
-            look_every=max(1, epochs // self.looks),
+            kl_weight=(self.kl_weight, self.kl_weight_minimum),
             seed=seed,
         )
 
@@ -195,21 +194,21 @@ def run_method(
     for seed in settings.seeds:
         model = build(method, tuple(images[0].shape[1:]), settings, seed).to(images[0].device)
         where = f"{dataset}, {method}, seed {seed}"
-        pace = settings.pace(len(images[0]), seed)
+        pace = settings.pace(seed)
         learnt = train(model, images[0], images[1], pace, partial(tell, progress, where))
         rows.append(
             {
                 **{name: float(f"{value:.5g}") for name, value in score(model, images[2], pace.temperature[1]).items()},
                 "revived": learnt.revived,
                 "seconds": float(f"{learnt.seconds:.4g}"),
-                "milliseconds_per_step": float(f"{1000 * learnt.seconds / learnt.steps:.4g}"),
+                "milliseconds_per_step": float(f"{1000 * learnt.seconds / pace.steps:.4g}"),
                 "curve": [float(f"{error:.5g}") for error in learnt.hard_error],
                 "perplexity_curve": [float(f"{number:.4g}") for number in learnt.perplexity],
             }
         )
         if not extra:
             progress(f"{where}: a prior over its codes")
-            extra = {"epochs": learnt.epochs, "steps": learnt.steps, **dream(dataset, model, images, settings, seed)}
+            extra = {"looked_after": learnt.looked_after, **dream(dataset, model, images, settings, seed)}
     return {"dataset": dataset, "method": method, **{name: [row[name] for row in rows] for name in rows[0]}, **extra}
 
 
@@ -229,7 +228,8 @@ def dream(
         grid = (codes[0].shape[1], codes[0].shape[2])
         prior = CodePrior(grid, settings.codes, settings.prior_width).to(device)
     epochs = -(-settings.prior_steps * PRIOR_BATCH // len(codes[0]))
-    train_in_loop(PriorTask(prior, codes[0], codes[1]), LoopSettings(epochs, PRIOR_BATCH, 1e-3, seed))
+    with training_precision(device):
+        train_in_loop(PriorTask(prior, codes[0], codes[1]), LoopSettings(epochs, PRIOR_BATCH, 1e-3, seed))
     prior.eval()
     with torch.no_grad():
         nll = evaluate_in_batches(lambda one: -prior.log_prob(one), codes[2], AT_ONCE)

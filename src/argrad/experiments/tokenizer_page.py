@@ -52,9 +52,8 @@ def format_table(result: dict[str, Any]) -> str:
     lines = ["QUICK: small images, few codes, few steps, one seed."] if result["quick"] else []
     for dataset in datasets_of(result):
         rows = rows_of(result, dataset)
-        lines.append(
-            f"{dataset}: {result['settings']['codes']} codes, {rows[0]['steps']} steps, squared error per test pixel"
-        )
+        codes, steps = (result["settings"][name] for name in ("codes", "steps"))
+        lines.append(f"{dataset}: {codes} codes, {steps} steps, squared error per test pixel")
         table = [HEADER, *map(cells, rows)]
         wide = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
         for line in table:
@@ -83,7 +82,7 @@ def beside(images: np.ndarray[Any, Any], columns: int) -> np.ndarray[Any, Any]:
 
 
 def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Validation error and perplexity by epoch; below, test images, what a method makes of them, and samples."""
+    """Validation error and perplexity by step; below, test images, what a method makes of them, and samples."""
     datasets = datasets_of(result)
     pictured = [row for row in result["rows"] if "pictures" in row]
     figure = new_figure(12, 3.4 * len(datasets) + 0.9 * len(pictured))
@@ -107,11 +106,11 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 def curves(panels: list[Any], dataset: str, rows: list[dict[str, Any]]) -> None:
     """Error on the left, perplexity on the right."""
-    prepare(panels[0], dataset, "epoch", "squared error, hard codes")
-    prepare(panels[1], dataset, "epoch", "perplexity of hard codes")
+    prepare(panels[0], dataset, "step", "squared error, hard codes")
+    prepare(panels[1], dataset, "step", "perplexity of hard codes")
     panels[0].set_yscale("log")
     for row in rows:
         for axes, key in zip(panels, ("curve", "perplexity_curve"), strict=True):
             line = np.mean(row[key], axis=0)
-            axes.plot(row["epochs"], line, label=row["method"], color=LOOKS[row["method"]], linewidth=1.5)
+            axes.plot(row["looked_after"], line, label=row["method"], color=LOOKS[row["method"]], linewidth=1.5)
     panels[0].legend(frameon=False, fontsize=8)

@@ -17,39 +17,60 @@ from argrad.models.tokenizer_codes import revive_codes
 from argrad.models.tokenizer_module import TokenizerModule
 from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batches
 from argrad.training.captured_step import CapturedStep
+from argrad.training.matmul_precision import training_precision
 
 __all__ = ["Learnt", "Pace", "Trainer", "as_values", "train"]
+
+
+LOOKED_AT = 1000
+"""Validation images that are looked at."""
 
 
 @final
 @dataclass(frozen=True)
 class Pace:
-    """How long, how fast, and what changes meanwhile."""
+    """How long, how fast, and what changes meanwhile: with progress, from 0 to 1."""
 
-    epochs: int
+    steps: int
+    rounds: int = 24
+    """After each of so many equal parts of the training the validation images are looked at."""
     batch_size: int = 100
     learning_rate: float = 1e-3
+    """Adam's step size, until it falls."""
     temperature: tuple[float, float] = (1.0, 0.2)
     """τ at first, and at last."""
-    anneal_epochs: float = 10
-    """Epochs over which τ falls, exponentially."""
-    kl_weight: float = 1.0
-    kl_warmup_epochs: float = 2
-    revive_until: int = 10
-    """Dead codes are revived after each epoch up to this one."""
-    look_every: int = 1
-    """Epochs between two looks at the validation images."""
+    kl_weight: tuple[float, float] = (1.0, 1.0)
+    """β at first, once it has risen, and at last."""
+    warm_up: float = 0.1
+    """Progress up to which β rises from 0."""
+    anneal: float = 2 / 3
+    """Progress up to which τ and β fall, exponentially; from there on the step size falls, in a straight line to 0."""
+    revive: float = 0.9
+    """Dead codes are revived after each round up to this progress."""
     seed: int = 0
 
     def temperature_at(self, progress: float) -> float:
-        """τ after so many epochs."""
-        first, last = self.temperature
-        share = min(1.0, progress / self.anneal_epochs) if self.anneal_epochs else 0.0
-        return float(first * (last / first) ** share)
+        """τ."""
+        return between(self.temperature, min(1.0, progress / self.anneal))
 
     def kl_weight_at(self, progress: float) -> float:
-        """β after so many epochs."""
-        return self.kl_weight * (min(1.0, progress / self.kl_warmup_epochs) if self.kl_warmup_epochs else 1.0)
+        """β."""
+        rise = min(1.0, progress / self.warm_up) if self.warm_up else 1.0
+        return rise * between(self.kl_weight, min(1.0, progress / self.anneal))
+
+    def learning_rate_at(self, progress: float) -> float:
+        """Adam's step size."""
+        return self.learning_rate * min(1.0, (1 - progress) / max(1 - self.anneal, 1e-9))
+
+    def ends(self) -> list[int]:
+        """The step after which each round ends."""
+        rounds = min(self.rounds, self.steps)
+        return [self.steps * (number + 1) // rounds for number in range(rounds)]
+
+
+def between(ends: tuple[float, float], share: float) -> float:
+    """From the first to the last, exponentially."""
+    return float(ends[0] * (ends[1] / ends[0]) ** share)
 
 
 @final
@@ -57,11 +78,11 @@ class Pace:
 class Learnt:
     """What was seen on the way."""
 
-    epochs: list[int] = field(default_factory=list)
+    looked_after: list[int] = field(default_factory=list)
+    """Steps."""
     hard_error: list[float] = field(default_factory=list)
     perplexity: list[float] = field(default_factory=list)
     revived: int = 0
-    steps: int = 0
     seconds: float = 0.0
     """Training time, evaluation left out."""
 
@@ -86,7 +107,7 @@ class Trainer:
         device = images.device
         self.optimiser = torch.optim.Adam(
             [one for one in model.parameters() if one.requires_grad],
-            pace.learning_rate,
+            torch.tensor(pace.learning_rate, device=device),  # a captured step reads it where it is
             fused=True,
             capturable=device.type == "cuda",
         )
@@ -95,25 +116,31 @@ class Trainer:
         self.offsets = torch.arange(min(pace.batch_size, len(images)), device=device)
         self.kl_weight = torch.zeros((), device=device)
         self.generator = torch.Generator(device).manual_seed(pace.seed)
-        self.step = CapturedStep(self._one_step, self._tensors, device)
+        self.step = CapturedStep(self.one_step, self._tensors, device)
         """The next batch."""
         self.step.prepare()
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Whole batches."""
-        return len(self.images) // len(self.offsets)
+    def advance(self, step: int) -> None:
+        """Make the step of this number, the first being 0: a fresh order where one has ended, schedules, the batch."""
+        if step % (len(self.images) // len(self.offsets)) == 0:
+            self.order.copy_(torch.randperm(len(self.order), generator=self.generator, device=self.order.device))
+            self.cursor.zero_()
+        if step % 10 == 0:
+            self.set_progress(step / self.pace.steps)
+        self.step()
 
-    def shuffle(self) -> None:
-        """A fresh order."""
-        self.order.copy_(torch.randperm(len(self.order), generator=self.generator, device=self.order.device))
-        self.cursor.zero_()
-
-    def set_progress(self, epochs: float) -> None:
+    def set_progress(self, progress: float) -> None:
         """Set what follows a schedule, in place."""
-        self.kl_weight.fill_(self.pace.kl_weight_at(epochs))
+        self.kl_weight.fill_(self.pace.kl_weight_at(progress))
+        for group in self.optimiser.param_groups:
+            group["lr"].fill_(self.pace.learning_rate_at(progress))
         if isinstance(self.model, TokenizerModule) and isinstance(self.model.estimator, GumbelSoftmax):
-            self.model.estimator.temperature.fill_(self.pace.temperature_at(epochs))
+            self.model.estimator.temperature.fill_(self.pace.temperature_at(progress))
+
+    def one_step(self) -> None:
+        """Pick, encode, decode, differentiate, move; on a GPU with matrix products in TF32."""
+        with training_precision(self.images.device):
+            self._one_step()
 
     def _one_step(self) -> None:
         x = as_values(self.images[self.order.index_select(0, self.cursor + self.offsets)])
@@ -144,7 +171,7 @@ def train(
     Args:
         model: on the device of the images.
         images: stored.
-        validation: stored; looked at, and used to find dead codes.
+        validation: stored; the first of them are looked at, and used to find dead codes.
         pace: how long and how fast.
         progress: is told how far it is.
     """
@@ -153,29 +180,26 @@ def train(
         torch.manual_seed(pace.seed)
         model.train()
         trainer = Trainer(model, images, pace)
-        learnt = Learnt()
-        for epoch in range(1, pace.epochs + 1):
+        learnt, done = Learnt(), 0
+        validation = validation[:LOOKED_AT]
+        for end in pace.ends():
             began = time.monotonic()
-            trainer.shuffle()
-            for number in range(trainer.steps_per_epoch):
-                if number % 10 == 0:
-                    trainer.set_progress(epoch - 1 + number / trainer.steps_per_epoch)
-                trainer.step()
+            for step in range(done, end):
+                trainer.advance(step)
+            done = end
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             learnt.seconds += time.monotonic() - began
-            learnt.steps += trainer.steps_per_epoch
             model.eval()
-            if epoch % pace.look_every == 0 or epoch == pace.epochs:
-                learnt.epochs.append(epoch)
-                learnt.hard_error.append(squared_error(model, validation, as_values))
-                learnt.perplexity.append(perplexity(usage_in_batches(model, validation, as_values)))
-                progress(
-                    f"epoch {epoch}/{pace.epochs}: validation error {learnt.hard_error[-1]:.5f}, perplexity "
-                    f"{learnt.perplexity[-1]:.0f}, {learnt.seconds:.0f} s"
-                )
-            if epoch <= pace.revive_until and isinstance(model, TokenizerModule):
-                usage = usage_in_batches(model, validation, as_values)
+            usage = usage_in_batches(model, validation, as_values)
+            learnt.looked_after.append(done)
+            learnt.hard_error.append(squared_error(model, validation, as_values))
+            learnt.perplexity.append(perplexity(usage))
+            progress(
+                f"step {done}/{pace.steps}: validation error {learnt.hard_error[-1]:.5f}, perplexity "
+                f"{learnt.perplexity[-1]:.0f}, {learnt.seconds:.0f} s"
+            )
+            if done <= pace.revive * pace.steps and isinstance(model, TokenizerModule):
                 some = as_values(images[trainer.order[:AT_ONCE]])
                 learnt.revived += revive_codes(model, usage, some, trainer.optimiser, trainer.generator)
             model.train()

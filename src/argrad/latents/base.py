@@ -309,6 +309,27 @@ class Factorised(Variables):
         """The arg max of scores plus noise."""
         return self.solve(self.scores + noise)
 
+    @final
+    def change(self, z: Tensor, which: Tensor) -> Tensor:
+        """Apply single changes to z."""
+        places, values = self.places_of_change(z, which)
+        numbers = z.flatten(z.dim() - self.event_dims)
+        changed = numbers.expand(*places.shape[:-1], numbers.shape[-1]).scatter(-1, places, values)
+        return changed.reshape(*places.shape[:-1], *z.shape[z.dim() - self.event_dims :])
+
+    @abstractmethod
+    def places_of_change(self, z: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Where single changes set other numbers into z.
+
+        Args:
+            z: ``[*batch, *event]``.
+            which: as in :meth:`change`.
+
+        Returns:
+            Places among the numbers of one structure, counted row by row, and what is put there, 0 or 1 in place of the
+            other: both ``[m, *batch, p]``, with p = 1 for a bit and 2 for a value that takes the place of another.
+        """
+
     @abstractmethod
     def gradient_of_mean(self, weights: Tensor) -> Tensor:
         """The gradient of E[<weights, z>] with respect to the scores: Cov(z) @ weights, ``[*batch, *event]``."""

@@ -142,11 +142,11 @@ class Bits(Factorised):
         self.check_enumerable()
         return sum_of_all_choices(torch.stack([logsigmoid(-self.scores), logsigmoid(self.scores)], -1))
 
-    def change(self, z: Tensor, which: Tensor) -> Tensor:
+    def places_of_change(self, z: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         """Change number i flips bit i."""
         which = which.reshape(which.shape + (1,) * (z.dim() - which.dim()))
-        flip = which.unsqueeze(-1) == torch.arange(self.variables, device=z.device)
-        return torch.where(flip, 1 - z, z)
+        places = which.expand(*which.shape[:1], *z.shape[:-1]).unsqueeze(-1)
+        return places, 1 - z.expand(*places.shape[:-1], z.shape[-1]).gather(-1, places)
 
     def tabulate_changes(self, z: Tensor, unchanged: Tensor, changed: Tensor) -> Tensor:
         """``[*batch, n, 2]``: the cost with bit i at 0 and at 1."""

@@ -112,8 +112,10 @@ class Categorical(Factorised):
     def relax(self, perturbed: Tensor, temperature: Tensor | float) -> Tensor:
         """softmax(perturbed / temperature): the Concrete, or Gumbel-softmax, variable."""
         perturbed = perturbed.to(torch.promote_types(perturbed.dtype, torch.float32))
-        # The shift keeps the quotient from overflowing, the clamp keeps -inf out of the temperature's gradient.
-        return ((perturbed - perturbed.detach().amax(-1, keepdim=True)).clamp_min(-1e6) / temperature).softmax(-1)
+        shifted = perturbed - perturbed.detach().amax(-1, keepdim=True)  # keeps the quotient from overflowing
+        if not self.known_finite:
+            shifted = shifted.clamp_min(-1e6)  # keeps -inf out of the temperature's gradient
+        return (shifted / temperature).softmax(-1)
 
     def perturb_given(self, z: Tensor, noise: Tensor) -> Tensor:
         """Gumbel-perturbed scores given that z is their arg max."""
@@ -144,17 +146,15 @@ class Categorical(Factorised):
         log_p = self.scores.log_softmax(-1)
         return log_p if self.event_dims == 1 else sum_of_all_choices(log_p)
 
-    def change(self, z: Tensor, which: Tensor) -> Tensor:
+    def places_of_change(self, z: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         """Change number i * (k − 1) + j moves variable i on by j + 1 values, around the circle."""
-        k = self.values
-        which = which.reshape(which.shape + (1,) * (z.dim() - self.event_dims - which.dim() + 1))
+        k, batch = self.values, z.shape[: z.dim() - self.event_dims]
+        which = which.reshape(which.shape + (1,) * (len(batch) + 1 - which.dim())).expand(*which.shape[:1], *batch)
         variable, step = which // (k - 1), which % (k - 1) + 1
-        value = (z.argmax(-1) + step[(...,) + (None,) * (self.event_dims - 1)]) % k
-        moved = torch.zeros_like(z).expand(*value.shape, k).scatter(-1, value.unsqueeze(-1), 1.0)
-        if self.event_dims == 1:
-            return moved
-        here = variable.unsqueeze(-1) == torch.arange(self.variables, device=z.device)
-        return torch.where(here.unsqueeze(-1), moved, z)
+        now = z.argmax(-1).reshape(*batch, self.variables)
+        old = now.expand(*which.shape, self.variables).gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+        places = k * variable.unsqueeze(-1) + torch.stack([old, (old + step) % k], -1)
+        return places, torch.arange(2, dtype=z.dtype, device=z.device).expand(places.shape)
 
     def tabulate_changes(self, z: Tensor, unchanged: Tensor, changed: Tensor) -> Tensor:
         """Undo the circular numbering of :meth:`change`: ``[*batch, k]`` or ``[*batch, n, k]``."""
@@ -211,9 +211,10 @@ class Categorical(Factorised):
         log_p, p = self._probabilities()
         if isinstance(log_prior, Tensor):
             return self._sum_variables((p * torch.where(p > 0, log_p - log_prior, 0.0)).sum(-1))
-        # Far below what exp() tells from 0, and far enough from overflow for any weight on the result.
-        floor = -math.sqrt(torch.finfo(p.dtype).max)
-        return self._sum_variables((p * log_p.clamp_min(floor)).sum(-1) - log_prior)
+        if not self.known_finite:
+            # Far below what exp() tells from 0, and far enough from overflow for any weight on the result.
+            log_p = log_p.clamp_min(-math.sqrt(torch.finfo(p.dtype).max))
+        return self._sum_variables((p * log_p).sum(-1) - log_prior)
 
 
 def one_hot_argmax(scores: Tensor) -> Tensor:

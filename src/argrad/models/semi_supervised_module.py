@@ -153,28 +153,25 @@ class SemiSupervisedModule(nn.Module):
         Returns:
             ``[*extra, *models, B]``.
         """
-        return self._compare(x, hidden, affine(self.decoder_leave, hidden), self._project(x))
+        output = affine(self.decoder_leave, hidden)
+        if self.likelihood == "gaussian":
+            return self._squares(x, output)
+        return (softplus(output, threshold=40) - x * output).sum(-1)
 
     def costs_of_all(self, x: Tensor, vectors: Tensor) -> Tensor:
         """−log p(x|c, z) of every class c, ``[*models, B, k]``."""
         hidden = self.decode_hidden_all(vectors)
-        rows = (self.classes, x.shape[-2])
-        output = affine(self.decoder_leave, hidden.flatten(-3, -2)).unflatten(-2, rows)
-        compared = self._compare(x.unsqueeze(-3), hidden, output, [part.unsqueeze(-3) for part in self._project(x)])
-        return compared.transpose(-2, -1)
-
-    def _project(self, x: Tensor) -> list[Tensor]:
-        """What <x, output> is linear in the hidden layer with: a vector ``[*models, B, 400]`` and a constant."""
-        weight, bias = self.decoder_leave.weight, self.decoder_leave.bias
-        return [x @ weight, (x * bias.unsqueeze(-2)).sum(-1, keepdim=True)]
-
-    def _compare(self, x: Tensor, hidden: Tensor, output: Tensor, projected: list[Tensor]) -> Tensor:
+        output = affine(self.decoder_leave, hidden.flatten(-3, -2)).unflatten(-2, (self.classes, x.shape[-2]))
         if self.likelihood == "gaussian":
-            constant = self.features * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
-            return 0.5 * ((output - x) / self.scale).square().sum(-1) + constant
-        # <x, output> through the hidden layer is one product per example, not one per class and pixel.
-        vector, constants = projected
-        return softplus(output, threshold=40).sum(-1) - (hidden * vector).sum(-1) - constants.squeeze(-1)
+            return self._squares(x.unsqueeze(-3), output).mT
+        # <x, output> is linear in the hidden layer: one product per example, and none per class and pixel.
+        weight, bias = self.decoder_leave.weight, self.decoder_leave.bias
+        compared = (hidden * (x @ weight).unsqueeze(-3)).sum(-1) + (x * bias.unsqueeze(-2)).sum(-1).unsqueeze(-2)
+        return (softplus(output, threshold=40).sum(-1) - compared).mT
+
+    def _squares(self, x: Tensor, output: Tensor) -> Tensor:
+        constant = self.features * (math.log(self.scale) + 0.5 * math.log(2 * math.pi))
+        return 0.5 * ((output - x) / self.scale).square().sum(-1) + constant
 
     @torch.no_grad()
     def negative_elbo(
@@ -223,6 +220,8 @@ def affine(layer: nn.Linear, x: Tensor) -> Tensor:
     """A linear layer on ``[*extra, *models, n, in]``, whose parameters may be stacked."""
     if layer.weight.dim() == 2:
         return linear(x, layer.weight, layer.bias)
+    if x.dim() == 3 and layer.weight.dim() == 3:
+        return torch.baddbmm(layer.bias.unsqueeze(-2), x, layer.weight.mT)
     product: Tensor = x @ layer.weight.mT
     return product + layer.bias.unsqueeze(-2)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from argrad.solvers.checks import can_read_values
 from argrad.solvers.pairwise_checks import check_pairwise, working_dtype
+from argrad.solvers.rounding import products_are_exact
 
 __all__ = ["MAX_BITS", "pairwise_by_enumeration", "pairwise_scores_all"]
 
@@ -192,18 +193,10 @@ def full_precision(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Numbers are cut into three pieces of 8 bits, which such rounding leaves alone. Where one of two numbers is 0 or 1,
     the pieces of each with the first piece of the other are all there is to their product.
     """
-    if left.dtype != torch.float32 or products_are_exact():
+    if left.dtype != torch.float32 or products_are_exact(left.device):
         return left, right
     a, b = pieces(left), pieces(right)
     return torch.cat([a[0], a[0], a[0], a[1], a[2]], -1), torch.cat([b[0], b[1], b[2], b[0], b[0]], -2)
-
-
-def products_are_exact() -> bool:
-    """Whether float32 products round nothing; not known, so no, where the user has PyTorch's newer settings."""
-    try:
-        return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # torch.backends.fp32_precision and its kin are set
-        return False
 
 
 def pieces(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
