@@ -15,8 +15,9 @@ results that are not whole yet wait in results/parts, which may be OUT.
 Parts: table1:DATA, figure2, figure6, figure3:steps, figure3:trials:NUMBER, figure3:NUMBER, epsilon-learning-rate,
 step-profile, table2:DATA, figure4, tokenizer:DATA, hashing:DATA:LOSS, hippocampus, whole-brain, completion:SEED (of
 Fashion-MNIST: it is added to the faces in results/completion.json). Smaller parts of the same are table1:DATA:GROUP,
-table2:DATA:METHOD, table2:DATA:METHOD:LABELS, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. Hippocampus and whole
-brain read their scans from $ARGRAD_DATA.
+table2:DATA:METHOD, table2:DATA:METHOD:LABELS, tokenizer:DATA:METHOD and hashing:DATA:LOSS:METHOD. figure3:1,2,9 and
+figure3:trials:1,2,9 are several parts that train side by side in one process. Hippocampus and whole brain read their
+scans from $ARGRAD_DATA.
 """
 
 from __future__ import annotations
@@ -153,15 +154,18 @@ def run_figure2(part: Part, k: tuple[int, ...]) -> Any:
 
 
 def run_figure3(part: Part, what: str) -> Any:
-    """`steps`, or the trials or the training of the row with the number given."""
+    """`steps`, or the trials or the training of the rows with the numbers given: a list where there are several."""
     images, settings = load_bits("fashion-mnist", device()), figure3.Figure3()
     if what == "steps":
         return figure3.run_steps(images, settings)
-    kind, _, number = what.rpartition(":")
-    row = figure3.ROWS[int(number)]
+    kind, _, numbers = what.rpartition(":")
+    rows = [figure3.ROWS[int(number)] for number in numbers.split(",")]
     if kind == "trials":
-        return figure3.run_tuning(*row, images, settings)
-    return figure3.run_row(*row, part(f"figure3:trials:{number}"), images, settings)
+        found: list[Any] = figure3.run_tuning(rows, images, settings)
+    else:
+        tuned = [part(f"figure3:trials:{number}") for number in numbers.split(",")]
+        found = figure3.run_rows(rows, tuned, images, settings)
+    return found if len(rows) > 1 else found[0]
 
 
 def figure3_of(part: Part) -> dict[str, Any]:
@@ -333,7 +337,14 @@ def builds_on(name: str, other: str) -> bool:
     kind, _, what = name.partition(":")
     if kind in ("figure2", "figure6"):
         return other.startswith("table1:")
-    return kind == "figure3" and what.isdigit() and other == f"figure3:trials:{what}"
+    rows, trials = what.split(","), other.removeprefix("figure3:trials:")
+    return kind == "figure3" and rows[0].isdigit() and trials != other and not {*rows}.isdisjoint(trials.split(","))
+
+
+def parts_of(word: str) -> list[str]:
+    """The parts that a word names: figure3:trials:1,2 is figure3:trials:1 and figure3:trials:2."""
+    lead, _, last = word.rpartition(":")
+    return [f"{lead}:{one}" for one in last.split(",")] if "," in last else [word]
 
 
 def read(folder: Path, name: str) -> Any:
@@ -345,14 +356,17 @@ def run(images: Path, folder: Path, names: list[str]) -> None:
     """Run the parts that are not there yet."""
     for module in (argrad.data, table2, import_module("argrad.experiments.hashing_training")):
         module.load = partial(load_packed, images)  # type: ignore[attr-defined]
-    for name in names:
-        if file_of(folder, name).exists():
+    for word in names:
+        missing = [name for name in parts_of(word) if not file_of(folder, name).exists()]
+        if not missing:
             continue
-        kind, _, what = name.partition(":")
+        kind, _, what = missing[0].partition(":")
+        what = ",".join([what, *(name.rpartition(":")[2] for name in missing[1:])])
         where = here("")
-        part = RUN[kind](partial(read, folder), what)
-        write_json(file_of(folder, name), {"where": where, "part": part})
-        print(f"{name}: done", flush=True)
+        found = RUN[kind](partial(read, folder), what)
+        for name, part in zip(missing, found if len(missing) > 1 else [found], strict=True):
+            write_json(file_of(folder, name), {"where": where, "part": part})
+        print(f"{', '.join(missing)}: done", flush=True)
 
 
 def try_out(images: Path, folder: Path, names: list[str]) -> int:

@@ -22,7 +22,7 @@ from typing import final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from parts import builds_on, file_of
+from parts import builds_on, file_of, parts_of
 
 PARTS = Path(__file__).resolve().parent / "parts.py"
 PAUSE = 0.5
@@ -41,7 +41,7 @@ class Running:
 def run_side_by_side(workers: int, images: Path, out: Path, names: Iterable[str]) -> list[str]:
     """Run parts, so many at a time; returns those that failed."""
     (out / "logs").mkdir(parents=True, exist_ok=True)
-    waiting = [name for name in dict.fromkeys(names) if not file_of(out, name).exists()]
+    waiting = [name for name in dict.fromkeys(names) if not all(file_of(out, one).exists() for one in parts_of(name))]
     running: dict[str, Running] = {}
     failed: list[str] = []
     while waiting or running:

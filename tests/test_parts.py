@@ -104,6 +104,32 @@ def test_a_part_is_not_run_again(parts: Any, packed: Path, tmp_path: Path, monke
     assert calls == ["mnist"]
 
 
+def test_several_parts_are_run_at_once_and_written_one_by_one(
+    parts: Any, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def double(part: Any, what: str) -> Any:
+        calls.append(what)
+        found = [2 * int(number) for number in what.removeprefix("trials:").split(",")]
+        return found if len(found) > 1 else found[0]
+
+    monkeypatch.setitem(parts.RUN, "figure3", double)
+    parts.run(packed, tmp_path, ["figure3:trials:4"])
+    parts.run(packed, tmp_path, ["figure3:trials:3,4,5", "figure3:3,4,5", "figure3:trials:3,5"])
+    assert calls == ["trials:4", "trials:3,5", "3,4,5"]
+    assert [parts.read(tmp_path, f"figure3:trials:{number}") for number in (3, 4, 5)] == [6, 8, 10]
+    assert [parts.read(tmp_path, f"figure3:{number}") for number in (3, 4, 5)] == [6, 8, 10]
+
+
+def test_a_row_waits_for_its_own_trials(parts: Any) -> None:
+    assert parts.builds_on("figure3:3", "figure3:trials:3")
+    assert parts.builds_on("figure3:1,3", "figure3:trials:3,4")
+    assert not parts.builds_on("figure3:1,2", "figure3:trials:3,4")
+    assert not parts.builds_on("figure3:trials:3", "figure3:trials:3,4")
+    assert not parts.builds_on("figure3:3", "figure3:3")
+
+
 def test_pieces_make_the_part(parts: Any, tmp_path: Path) -> None:
     """Table 2 run data set by data set, method by method, or by the number of labels."""
     timing = {"models": 5, "steps": 20, "seconds": 1.0, "milliseconds_per_step": 50.0}

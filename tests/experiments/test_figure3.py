@@ -14,15 +14,17 @@ from argrad.experiments.figure3 import (
     format_table,
     markdown,
     plot,
-    run_row,
+    run_rows,
     run_steps,
     run_tuning,
+    side_by_side,
 )
 from argrad.experiments.figure3_model import StackedBitsVAE, StackedReconstruction
-from argrad.experiments.figure3_training import StackedAdam, Trainer, Trial, make_estimator, train
+from argrad.experiments.figure3_training import Group, SideBySide, StackedAdam, Trainer, Trial, make_estimator, train
 from tiny_images import silent, tiny_images
 
 BITS = 3
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TRIALS = (Trial(0, True, 1e-3, 0.3), Trial(1, False, 2e-3, 0.8))
 
 
@@ -151,7 +153,7 @@ def test_models_of_one_seed_see_the_same_images():
     trainer = Trainer(model, make_estimator("exact", trials, BITS), trials, images, 10)
     trainer.rewind()
     for _ in range(3):
-        trainer.step()
+        trainer.one_step()
     torch.testing.assert_close(model.enter[0], model.enter[2])
     assert not torch.allclose(model.enter[0], model.enter[1], atol=1e-3)
     assert not torch.equal(trainer.orders[0], trainer.orders[1])
@@ -160,10 +162,37 @@ def test_models_of_one_seed_see_the_same_images():
 @pytest.mark.parametrize(("method", "encoder"), ROWS)
 def test_every_method_learns(method, encoder):
     trials = [Trial(0, True, 3e-3, 0.5), Trial(1, True, 3e-3, 0.5)]
-    curve = train(method, encoder, trials, tiny_images(), epochs=8, bits=BITS, batch_size=10, look_every=4)
+    group = Group(method, encoder, trials)
+    (curve,) = train([group], tiny_images(), epochs=8, bits=BITS, batch_size=10, look_every=4)
     assert curve.epochs == list(range(1, 9))
     for row in (*curve.validation, *curve.test):
         assert row[-1] < row[0] - 0.5
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
+def test_stacks_side_by_side_are_what_they_are_alone(device):
+    """The exact gradient draws nothing, so neither the noise nor the other stack can tell them apart."""
+    images = tiny_images()[0].to(device)
+
+    def make(seed, rate):
+        model = StackedBitsVAE(images.shape[1], [seed], [True], bits=BITS, hidden=5).to(device)
+        return Trainer(model, make_estimator("exact", [Trial(seed)], BITS), [Trial(seed, True, rate)], images, 10)
+
+    kinds = ((0, 1e-3), (1, 3e-3), (2, 1e-2))
+    together, alone = SideBySide([make(*kind) for kind in kinds]), [SideBySide([make(*kind)]) for kind in kinds]
+    for steps in (together, *alone):
+        steps.rewind()
+        for _ in range(5):
+            steps.step()
+    for trainer, single in zip(together.trainers, alone, strict=True):
+        for ours, theirs in zip(trainer.changes(), single.changes(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert int(together.trainers[0].cursor) == 50
+
+
+def test_a_gpu_trains_all_but_the_exact_gradient_side_by_side():
+    assert [len(rows) for rows in side_by_side(torch.device("cuda"))] == [1, len(ROWS) - 1]
+    assert [rows for (rows,) in side_by_side(torch.device("cpu"))] == list(ROWS)
 
 
 TINY = Figure3(bits=BITS, epochs=12, seeds=(0, 1), tuning_epochs=1, batch_size=20, rounds=1, look_every=4, quick=True)
@@ -173,12 +202,8 @@ KEPT = (("exact", "unstructured"), ("direct", "unstructured"), ("direct", "gener
 @pytest.fixture(scope="module")
 def result() -> dict:
     images = tiny_images()
-    tuning = [run_tuning(method, encoder, images, TINY, silent) for method, encoder in KEPT]
-    rows = [
-        row
-        for (method, encoder), tuned in zip(KEPT, tuning, strict=True)
-        for row in run_row(method, encoder, tuned, images, TINY, silent)
-    ]
+    tuning = run_tuning(KEPT, images, TINY, silent)
+    rows = [row for rows in run_rows(KEPT, tuning, images, TINY, silent) for row in rows]
     return assemble(tuning, rows, [run_steps(images, TINY, silent)], TINY, "argrad reproduce figure3 --quick --json")
 
 

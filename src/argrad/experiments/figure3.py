@@ -22,14 +22,14 @@ from torch import Tensor
 from argrad.experiments.bench_estimators import summarise
 from argrad.experiments.figure3_model import Encoder
 from argrad.experiments.figure3_page import format_table, markdown, plot
-from argrad.experiments.figure3_training import Method, Trainer, Trial, make_trainer, train
+from argrad.experiments.figure3_training import Curve, Group, Method, SideBySide, Trial, make_trainer, train
 from argrad.experiments.paper_model import load_bits, quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.step_cost import rounded, take_turns
 from argrad.solvers.compiled import has_numba
 from argrad.solvers.pairwise import PairwiseSolverName
 
-__all__ = ["Figure3", "assemble", "format_table", "markdown", "plot", "run", "run_row", "run_steps", "run_tuning"]
+__all__ = ["Figure3", "assemble", "format_table", "markdown", "plot", "run", "run_rows", "run_steps", "run_tuning"]
 
 Images = tuple[Tensor, Tensor, Tensor]
 
@@ -44,13 +44,14 @@ LEFT: tuple[Method, ...] = (
     "straight-through",
     "gumbel-softmax",
 )
-ROWS: tuple[tuple[Method, Encoder], ...] = (
+Row = tuple[Method, Encoder]
+ROWS: tuple[Row, ...] = (
     *((method, "unstructured") for method in LEFT),
     ("direct", "supermodular"),
     ("direct", "general"),
 )
 """What is trained."""
-TIMED: tuple[tuple[Method, Encoder], ...] = (*ROWS, ("exact", "general"))
+TIMED: tuple[Row, ...] = (*ROWS, ("exact", "general"))
 """What is timed."""
 PERTURBED: tuple[tuple[Encoder, PairwiseSolverName], ...] = (
     ("supermodular", "max-flow"),
@@ -132,15 +133,13 @@ def trials_of(method: Method, settings: Figure3) -> list[Trial]:
 
 
 def run_tuning(
-    method: Method, encoder: Encoder, images: Images, settings: Figure3, progress: Callable[[str], object] = print
-) -> dict[str, Any]:
-    """Try every setting of a method at once, and choose by validation loss."""
+    rows: Sequence[Row], images: Images, settings: Figure3, progress: Callable[[str], object] = print
+) -> list[dict[str, Any]]:
+    """Try every setting of these rows, all side by side, and choose by validation loss: what was found for each row."""
     settings = settings.effective()
-    trials = trials_of(method, settings)
-    curve = train(
-        method,
-        encoder,
-        trials,
+    groups = [Group(method, encoder, trials_of(method, settings)) for method, encoder in rows]
+    curves = train(
+        groups,
         (images[0], images[1], None),
         epochs=settings.tuning_epochs,
         bits=settings.bits,
@@ -148,40 +147,48 @@ def run_tuning(
         look_every=settings.look_every,
         progress=lambda line: progress(f"trials of {line}"),
     )
+    return [choose(group, curve) for group, curve in zip(groups, curves, strict=True)]
+
+
+def choose(group: Group, curve: Curve) -> dict[str, Any]:
+    """The trial with the least validation loss at any look; one that diverged is never chosen."""
     losses = [min(row) for row in curve.validation]
-    best = min(range(len(trials)), key=lambda number: losses[number] if losses[number] == losses[number] else 1e9)
+    best = min(range(len(losses)), key=lambda number: losses[number] if losses[number] == losses[number] else 1e9)
     return {
-        "method": method,
-        "encoder": encoder,
+        "method": group.method,
+        "encoder": group.encoder,
         "trials": [
             {"learning_rate": trial.learning_rate, "setting": trial.setting, "validation": loss}
-            for trial, loss in zip(trials, losses, strict=True)
+            for trial, loss in zip(group.trials, losses, strict=True)
         ],
-        "learning_rate": trials[best].learning_rate,
-        "setting": trials[best].setting,
+        "learning_rate": group.trials[best].learning_rate,
+        "setting": group.trials[best].setting,
     }
 
 
-def run_row(
-    method: Method,
-    encoder: Encoder,
-    tuned: dict[str, Any],
+def run_rows(
+    rows: Sequence[Row],
+    tuned: Sequence[dict[str, Any]],
     images: Images,
     settings: Figure3,
     progress: Callable[[str], object] = print,
-) -> list[dict[str, Any]]:
-    """Train a method with its chosen settings, every seed and input: one row per input."""
+) -> list[list[dict[str, Any]]]:
+    """Train these rows with their chosen settings, every seed and input, all side by side: for each a row per input."""
     settings = settings.effective()
-    inputs = settings.inputs[:1] if method == "exact" else settings.inputs
-    trials = [
-        Trial(seed, name == "one-hot", tuned["learning_rate"], tuned["setting"])
-        for name in inputs
-        for seed in settings.seeds
+    groups = [
+        Group(
+            method,
+            encoder,
+            [
+                Trial(seed, name == "one-hot", chosen["learning_rate"], chosen["setting"])
+                for name in inputs_of(method, settings)
+                for seed in settings.seeds
+            ],
+        )
+        for (method, encoder), chosen in zip(rows, tuned, strict=True)
     ]
-    curve = train(
-        method,
-        encoder,
-        trials,
+    curves = train(
+        groups,
         images,
         epochs=settings.epochs,
         bits=settings.bits,
@@ -189,17 +196,33 @@ def run_row(
         look_every=settings.look_every,
         progress=progress,
     )
-    rows = []
-    for number, name in enumerate(inputs):
+    together = sum(len(group.trials) for group in groups)
+    return [
+        describe(group, curve, chosen, together, settings)
+        for group, curve, chosen in zip(groups, curves, tuned, strict=True)
+    ]
+
+
+def inputs_of(method: Method, settings: Figure3) -> tuple[str, ...]:
+    """What the decoders of a method read."""
+    return settings.inputs[:1] if method == "exact" else settings.inputs
+
+
+def describe(
+    group: Group, curve: Curve, chosen: dict[str, Any], together: int, settings: Figure3
+) -> list[dict[str, Any]]:
+    """A row per input: losses at the epoch of the least validation loss of each seed, and curves."""
+    described = []
+    for number, name in enumerate(inputs_of(group.method, settings)):
         own = range(number * len(settings.seeds), (number + 1) * len(settings.seeds))
         best = [min(range(len(curve.epochs)), key=curve.validation[model].__getitem__) for model in own]
-        rows.append(
+        described.append(
             {
-                "method": method,
-                "encoder": encoder,
+                "method": group.method,
+                "encoder": group.encoder,
                 "input": name,
-                "learning_rate": tuned["learning_rate"],
-                "setting": tuned["setting"],
+                "learning_rate": chosen["learning_rate"],
+                "setting": chosen["setting"],
                 "best_epoch": [curve.epochs[look] for look in best],
                 "validation": [curve.validation[model][look] for model, look in zip(own, best, strict=True)],
                 "test_loss": [curve.test[model][look] for model, look in zip(own, best, strict=True)],
@@ -207,12 +230,12 @@ def run_row(
                 "epochs": curve.epochs,
                 "curve": [curve.test[model] for model in own],
                 "steps_per_epoch": curve.steps // settings.epochs,
-                "codes_decoded_per_step": codes_decoded(method, settings),
-                "models_side_by_side": len(trials),
+                "codes_decoded_per_step": codes_decoded(group.method, settings),
+                "models_side_by_side": together,
                 "seconds_side_by_side": float(f"{curve.seconds:.4g}"),
             }
         )
-    return rows
+    return described
 
 
 def codes_decoded(method: Method, settings: Figure3) -> int:
@@ -232,9 +255,9 @@ def run_steps(images: Images, settings: Figure3, progress: Callable[[str], objec
     progress(f"timing steps of one model on {train_images.device.type}")
     trial = Trial(0, True, 1e-3, 0.5)
 
-    def make(method: Method, encoder: Encoder, solver: PairwiseSolverName | None = None) -> Trainer:
+    def make(method: Method, encoder: Encoder, solver: PairwiseSolverName | None = None) -> SideBySide:
         sizes = {"bits": settings.bits, "batch_size": settings.batch_size}
-        return make_trainer(method, encoder, [trial], train_images, perturbed_solver=solver, **sizes)
+        return SideBySide([make_trainer(method, encoder, [trial], train_images, perturbed_solver=solver, **sizes)])
 
     with torch.random.fork_rng(devices=[]):
         contestants = {f"{method}, {encoder}": make(method, encoder) for method, encoder in TIMED}
@@ -289,11 +312,18 @@ def run(settings: Figure3, progress: Callable[[str], object] = print) -> dict[st
     device = choose_device(settings.device)
     images = load_bits(settings.effective().dataset, device)
     command = command_line("argrad reproduce figure3", settings)
+    tuning: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     with torch.random.fork_rng(devices=[]):
-        tuning = [run_tuning(method, encoder, images, settings, progress) for method, encoder in ROWS]
-        rows = [
-            row
-            for (method, encoder), tuned in zip(ROWS, tuning, strict=True)
-            for row in run_row(method, encoder, tuned, images, settings, progress)
-        ]
+        for together in side_by_side(device):
+            found = run_tuning(together, images, settings, progress)
+            tuning += found
+            rows += [row for rows_of in run_rows(together, found, images, settings, progress) for row in rows_of]
     return assemble(tuning, rows, [run_steps(images, settings, progress)], settings, command)
+
+
+def side_by_side(device: torch.device) -> list[tuple[Row, ...]]:
+    """Which rows share a graph: on a GPU all but the exact gradient, which fills it alone; elsewhere none."""
+    alone = [row for row in ROWS if device.type != "cuda" or row[0] == "exact"]
+    others = tuple(row for row in ROWS if row not in alone)
+    return [*((row,) for row in alone), *((others,) if others else ())]

@@ -1,12 +1,12 @@
 """An image tokenizer by every estimator, beside a vector-quantised auto-encoder of the same size.
 
 Images 28 × 28 in shades of grey become 7 × 7 codes out of 512. All have the same convolutions, the same number of steps
-of the same size, and their last weights are scored. The dVAE is trained with Gumbel-softmax and with its straight-through
-form, τ annealed alike, with direct optimisation by random changes of single codes and by the gradient of the cost, and
-with REINFORCE with leave-one-out baselines. The rival, ``vq``, is that of the package vector-quantize-pytorch
-(:mod:`argrad.experiments.tokenizer_vq`). Step size, β and the last τ are the same for all; they were chosen by
-straight-through on validation images of Fashion-MNIST, one seed. The protocol is sized for two cores and an hour and a
-half; ``--steps 12000 --batch-size 100`` is one for a GPU.
+of the same size, and their last weights are scored. The dVAE is trained with Gumbel-softmax and with its
+straight-through form, τ annealed alike, with direct optimisation by random changes of single codes and by the gradient
+of the cost, and with REINFORCE with leave-one-out baselines. The rival, ``vq``, is that of the package
+vector-quantize-pytorch (:mod:`argrad.experiments.tokenizer_vq`). Step size, β and the last τ are the same for all; they
+were chosen by straight-through on validation images of Fashion-MNIST, one seed. The protocol is sized for two cores and
+an hour and a half; ``--steps 12000 --batch-size 100`` is one for a GPU.
 
 Errors are squared errors per pixel on test images: ``hard`` from the most probable codes, ``soft`` from the mixture of
 code vectors by their probabilities (for ``vq`` from what the encoder says before it is quantised), ``relaxed`` from a
