@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from argrad import Bits, Categorical, Direct, PairwiseBits, TableCost
+from argrad.estimators.direct import likely_changes
 from argrad.experiments import auto_epsilon
 from problems import assert_mean, draws, make, total_variance
 
@@ -131,6 +132,46 @@ def test_random_changes_are_first_order_right(generator):
     problem = make("categoricals", scale=0.3)
     _, exact, _ = problem.exact()
     assert_mean(draws(Direct(0.01, changes=4), problem, 200_000)[1], exact)
+
+
+@pytest.mark.parametrize("latent", [Bits(torch.randn(5) * 2), Categorical(torch.randn(3, 4) * 2, event_dims=2)])
+def test_random_changes_are_chosen_as_often_as_their_probability_says(latent, generator):
+    noise = latent.draw_noise(generator=generator)
+    perturbed = latent.perturb(noise)
+    z = latent.solve(perturbed)
+    choice = torch.rand(100_000, generator=generator)
+    chosen, probability = likely_changes(latent, z, perturbed, choice)
+    counts = torch.bincount(chosen, minlength=z.numel())
+    shares = torch.zeros(z.numel()).scatter(0, chosen, probability)
+    assert shares.sum() == pytest.approx(1.0, abs=1e-5)  # all that may be chosen were
+    assert (counts > 0).sum() == latent.num_changes
+    expected = len(choice) * shares[counts > 0]
+    assert ((counts[counts > 0] - expected) / expected.sqrt()).abs().max() < 4.5
+    which = latent.changes_at(z, chosen)
+    places, values = latent.places_of_change(z, which)
+    assert torch.equal(places[..., -1], chosen)
+    assert torch.equal(latent.change(z, which).flatten(1).gather(1, places), values)
+
+
+def test_random_changes_stay_within_the_vocabulary_at_both_ends_of_the_uniform_numbers():
+    latent = Categorical(torch.tensor([[-torch.inf, 3.0, 3.0 - 80.0]]), event_dims=2)
+    z = torch.tensor([[0.0, 1.0, 0.0]])
+    chosen, probability = likely_changes(latent, z, latent.scores, torch.tensor([0.0, 1.0 - 2**-24]))
+    assert chosen.tolist() == [0, 2]
+    assert (probability > 0).all()
+
+
+def test_random_changes_where_it_matters_have_less_variance_than_random_changes_anywhere(monkeypatch, generator):
+    latent = Categorical(torch.randn(6, 60, generator=generator, dtype=torch.float64), event_dims=2)
+    weights = torch.randn(6, 60, generator=generator, dtype=torch.float64)
+
+    def variance() -> float:
+        found = linear_cost_draws(Direct(0.3, changes=4), latent, lambda z: (z * weights).sum((-2, -1)), 20_000)
+        return float(total_variance(found))
+
+    likely = variance()
+    monkeypatch.setattr("argrad.estimators.direct.ANYWHERE", 1.0)
+    assert likely < 0.3 * variance()
 
 
 def test_target_is_a_cross_entropy_over_epsilon():

@@ -71,6 +71,8 @@ __all__ = ["Direct"]
 
 ADAPTATION_RATE = 0.1
 """How far log ε moves towards its target in one step."""
+ANYWHERE = 0.1
+"""The share of random changes that are chosen evenly among all."""
 
 
 @final
@@ -82,9 +84,10 @@ class Direct(Estimator):
             with "auto"). A tensor that broadcasts to ``[*batch]`` gives examples their own.
         two_sided: use z(−ε) − z(ε) over 2ε, whose bias is of second order in ε.
         changes: how the cost is approximated around z* when there are several variables: "single", "gradient", a
-            number m of random single changes, or your own function of z* that returns weights w of the same shape, for
-            a cost that is about <w, z> plus a constant. "all" is no approximation: it uses the cost of every structure,
-            where a sample is drawn from the scores of all of them (PairwiseBits with law="gibbs").
+            number m of single changes, drawn at random from those that are likely to matter, or your own function of z*
+            that returns weights w of the same shape, for a cost that is about <w, z> plus a constant. "all" is no
+            approximation: it uses the cost of every structure, where a sample is drawn from the scores of all of them
+            (PairwiseBits with law="gibbs").
         noise: False is classic direct loss minimisation: z* is the mode.
         target: a structure to put in place of z(ε), or class indices; also accepted in the call. In expectation the
             gradient is then that of the cross-entropy of the target, over ε.
@@ -374,16 +377,21 @@ class Direct(Estimator):
         )
 
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
-        """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves."""
+        """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves.
+
+        That sum is estimated by a few of its terms, each over its probability; a change is the more probable, the less
+        it lags behind z*, since those that lag far behind move for no ε that is of use.
+        """
         value = evaluate(cost, latent, z)
         number = latent.num_changes
         if number == 0:
             return attach(value, latent.scores, torch.zeros_like(z))
         with torch.no_grad():
-            which = (choice * number).long().clamp_max(number - 1)
+            flat = perturbed.flatten(perturbed.dim() - latent.event_dims)
+            chosen, probability = likely_changes(latent, z, perturbed, choice)
+            which = latent.changes_at(z, chosen)
             places, values = latent.places_of_change(z, which)
             signs = 2 * values - 1
-            flat = perturbed.flatten(perturbed.dim() - latent.event_dims)
             behind = (flat.expand(*places.shape[:-1], flat.shape[-1]).gather(-1, places) * signs).sum(-1)
             gain = evaluate(cost, latent, latent.change(z, which)) - value
 
@@ -396,9 +404,10 @@ class Direct(Estimator):
                 moves = ((behind + self.epsilon * gain > 0).to(z.dtype) - better) / (2 * self.epsilon)
             else:
                 moves = -better / self.epsilon
-            gradient = number / len(choice) * add_up(moves)
+            gradient = add_up(moves / (len(choice) * probability))
             if self.auto and self.training:
-                self.adapt(latent, add_up(gain / signs.shape[-1]))
+                times = (chosen.unsqueeze(0) == chosen.unsqueeze(1)).sum(0)
+                self.adapt(latent, add_up(gain / (signs.shape[-1] * times)))
         return attach(value, latent.scores, gradient)
 
     def _as_structure(self, latent: Latent, target: Tensor) -> Tensor:
@@ -428,6 +437,28 @@ def changeable(latent: Latent) -> Variables:
     """The latent, known to have single changes."""
     assert isinstance(latent, Variables)
     return latent
+
+
+def likely_changes(latent: Factorised, z: Tensor, perturbed: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+    """Changes that uniform numbers choose, as places in a structure, and their probabilities: both ``[m, *batch]``.
+
+    The probability is that of a softmax of how little a change lags behind z*, in perturbed scores, mixed with
+    :data:`ANYWHERE` of a uniform one.
+    """
+    if isinstance(latent, Categorical):
+        possible = 1 - z.to(perturbed.dtype)
+        closeness = (perturbed - perturbed.amax(-1, keepdim=True)).exp() * possible
+    else:
+        possible = torch.ones_like(perturbed)
+        closeness = (-perturbed.abs()).exp()
+    event = -latent.event_dims
+    closeness, possible = closeness.flatten(event), possible.flatten(event)
+    total = closeness.sum(-1, keepdim=True).clamp_min(torch.finfo(perturbed.dtype).tiny)
+    share = torch.lerp(closeness / total, possible / latent.num_changes, ANYWHERE)
+    up_to = share.cumsum(-1)
+    aim = choice.movedim(0, -1) * up_to[..., -1:] * (1 - 1e-6)
+    chosen = torch.searchsorted(up_to, aim.contiguous(), right=True)
+    return chosen.movedim(-1, 0), (share.gather(-1, chosen) / up_to[..., -1:]).movedim(-1, 0)
 
 
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:

@@ -91,6 +91,8 @@ class TokenizerComparison:
     """Images per step."""
     learning_rate: float = 2e-3
     """Adam's step size; it falls to 0 in the last third of the training."""
+    clip_norm: float = 1.0
+    """Norm that the gradient of a batch is scaled down to."""
     looks: int = 16
     """How often validation images are looked at, and dead codes revived."""
     prior_steps: int = 1000
@@ -136,6 +138,7 @@ class TokenizerComparison:
             rounds=self.looks,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
+            clip_norm=self.clip_norm,
             temperature=(1.0, self.temperature_minimum),
             kl_weight=(self.kl_weight, self.kl_weight_minimum),
             seed=seed,

@@ -37,6 +37,9 @@ class Pace:
     batch_size: int = 100
     learning_rate: float = 1e-3
     """Adam's step size, until it falls."""
+    clip_norm: float = 1.0
+    """Norm that a gradient is scaled down to: one batch whose gradient is a thousand times that of others, as happens,
+    would undo what hundreds have done."""
     temperature: tuple[float, float] = (1.0, 0.2)
     """τ at first, and at last."""
     kl_weight: tuple[float, float] = (1.0, 1.0)
@@ -105,8 +108,9 @@ class Trainer:
     def __init__(self, model: TokenizerModule | QuantizedModule, images: Tensor, pace: Pace) -> None:
         self.model, self.images, self.pace = model, images, pace
         device = images.device
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.optimiser = torch.optim.Adam(
-            [one for one in model.parameters() if one.requires_grad],
+            self.parameters,
             torch.tensor(pace.learning_rate, device=device),  # a captured step reads it where it is
             fused=True,
             capturable=device.type == "cuda",
@@ -148,9 +152,10 @@ class Trainer:
             loss = self.model.losses(x, kl_weight=self.kl_weight).mean()
         else:
             loss = self.model.losses(x).mean()
-        for parameter in self.model.parameters():
+        for parameter in self.parameters:
             parameter.grad = None
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.pace.clip_norm)
         self.optimiser.step()
         self.cursor.add_(len(x))
 

@@ -331,6 +331,15 @@ class Factorised(Variables):
         """
 
     @abstractmethod
+    def changes_at(self, z: Tensor, places: Tensor) -> Tensor:
+        """Numbers of the single changes that set a number of z which is 0 to 1, or flip a bit: ``[m, *batch]``.
+
+        Args:
+            z: ``[*batch, *event]``.
+            places: among the numbers of one structure, counted row by row, ``[m, *batch]``.
+        """
+
+    @abstractmethod
     def gradient_of_mean(self, weights: Tensor) -> Tensor:
         """The gradient of E[<weights, z>] with respect to the scores: Cov(z) @ weights, ``[*batch, *event]``."""
 

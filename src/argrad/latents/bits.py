@@ -148,6 +148,10 @@ class Bits(Factorised):
         places = which.expand(*which.shape[:1], *z.shape[:-1]).unsqueeze(-1)
         return places, 1 - z.expand(*places.shape[:-1], z.shape[-1]).gather(-1, places)
 
+    def changes_at(self, z: Tensor, places: Tensor) -> Tensor:
+        """The same numbers: change number i flips bit i."""
+        return places
+
     def tabulate_changes(self, z: Tensor, unchanged: Tensor, changed: Tensor) -> Tensor:
         """``[*batch, n, 2]``: the cost with bit i at 0 and at 1."""
         changed, unchanged = changed.movedim(0, -1), unchanged.unsqueeze(-1)

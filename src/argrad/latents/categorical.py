@@ -156,6 +156,13 @@ class Categorical(Factorised):
         places = k * variable.unsqueeze(-1) + torch.stack([old, (old + step) % k], -1)
         return places, torch.arange(2, dtype=z.dtype, device=z.device).expand(places.shape)
 
+    def changes_at(self, z: Tensor, places: Tensor) -> Tensor:
+        """Undo the circular numbering of :meth:`places_of_change`."""
+        k, variable = self.values, places // self.values
+        now = z.argmax(-1).reshape(*z.shape[: z.dim() - self.event_dims], self.variables)
+        old = now.expand(*places.shape, self.variables).gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+        return variable * (k - 1) + (places - old - 1) % k
+
     def tabulate_changes(self, z: Tensor, unchanged: Tensor, changed: Tensor) -> Tensor:
         """Undo the circular numbering of :meth:`change`: ``[*batch, k]`` or ``[*batch, n, k]``."""
         changed = changed.movedim(0, -1)
