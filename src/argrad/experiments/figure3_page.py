@@ -116,10 +116,11 @@ def plot(result: dict[str, Any], path: str | os.PathLike[str]) -> None:
     grid[0][2].set_ylim(*limits(left))
     cost = result["step_cost"][0]
     prepare(grid[1][2], f"a step of one model ({cost['hardware']})", "milliseconds")
-    names = list(cost["milliseconds"])
-    grid[1][2].barh(names, [cost["milliseconds"][name]["median"] for name in names], color="#9bb7d4")
+    times = {name: time["median"] for name, time in cost["milliseconds"].items()}
+    bars = grid[1][2].barh([*times], [*times.values()], color="#9bb7d4")
+    grid[1][2].bar_label(bars, [f" {time:.2f}" for time in times.values()], fontsize=7)
+    grid[1][2].set_xlim(right=1.15 * max(times.values()))
     grid[1][2].invert_yaxis()
-    grid[1][2].set_xscale("log")
     grid[1][2].tick_params(axis="y", labelsize=7)
     bits, data = result["settings"]["bits"], result["settings"]["dataset"]
     save(figure, result, f"{bits} bits on {data}, decoder input {first}; bands: from the best seed to the worst", path)
