@@ -84,7 +84,7 @@ class TokenizerComparison:
     temperature_minimum: float = 0.15
     """τ of the relaxations at last; it starts at 1, and falls for two thirds of the training."""
     changes: int = 8
-    """Of direct: random changes of single codes per image and step."""
+    """Of direct: changes of single codes per image and step, drawn at random from likely ones."""
     samples: int = 4
     """Of reinforce: draws per image."""
     batch_size: int = 50

@@ -49,7 +49,7 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         estimator: "straight-through", "gumbel-softmax", "direct" (a number of random changes), "direct-gradient",
             "reinforce" (leave-one-out), or an estimator object, which is copied.
         epsilon: of the direct ones: a number, or "auto" to adapt it.
-        changes: of "direct": random changes per image and step.
+        changes: of "direct": changes per image and step, drawn at random from likely ones.
         samples: of "reinforce": draws per image.
         temperature: τ of the relaxations at first.
         temperature_minimum: and at last.

@@ -83,7 +83,7 @@ class TokenizerSettings:
     epsilon: float | Literal["auto"] = "auto"
     """ε of the direct ones, or auto to adapt it to the spread of the cost."""
     changes: int = 8
-    """Of direct: random changes of codes that are tried per image and step."""
+    """Of direct: changes of codes, drawn at random from likely ones, that are tried per image and step."""
     samples: int = 4
     """Of reinforce: draws per image, each the baseline of the others."""
     temperature: float = 1.0
