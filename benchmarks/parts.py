@@ -344,7 +344,7 @@ def builds_on(name: str, other: str) -> bool:
 def parts_of(word: str) -> list[str]:
     """The parts that a word names: figure3:trials:1,2 is figure3:trials:1 and figure3:trials:2."""
     lead, _, last = word.rpartition(":")
-    return [f"{lead}:{one}" for one in last.split(",")] if "," in last else [word]
+    return [f"{lead}:{one}" for one in last.split(",")] if word.startswith("figure3:") and "," in last else [word]
 
 
 def read(folder: Path, name: str) -> Any:

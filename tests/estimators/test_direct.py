@@ -161,6 +161,25 @@ def test_random_changes_stay_within_the_vocabulary_at_both_ends_of_the_uniform_n
     assert (probability > 0).all()
 
 
+def test_every_random_change_of_a_large_grid_can_be_chosen_as_often_as_its_probability_says(generator):
+    latent = Categorical(torch.zeros(256, 1024), event_dims=2)
+    perturbed = latent.perturb(latent.draw_noise(generator=generator))
+    z = latent.solve(perturbed)
+    numbers = torch.linspace(0, 1 - 2**-24, 2**22, dtype=torch.float64)
+    chosen, probability = likely_changes(latent, z, perturbed, numbers)
+    assert chosen[-1] == 256 * 1024 - 1 - int(z.flatten()[-1])
+    found = torch.bincount(chosen, minlength=z.numel())[chosen] / len(numbers)
+    assert ((found - probability).abs() <= 1.01 / len(numbers) + 1e-3 * probability).all()
+
+
+@pytest.mark.parametrize("latent", [Bits, Categorical])
+def test_auto_with_random_changes_takes_half_precision(latent):
+    scores = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    Direct("auto", changes=3)(latent(scores), lambda z: z.float().cumsum(-1).sum(-1)).sum().backward()
+    assert scores.grad.dtype == torch.bfloat16
+    assert bool(scores.grad.isfinite().all())
+
+
 def test_random_changes_where_it_matters_have_less_variance_than_random_changes_anywhere(monkeypatch, generator):
     latent = Categorical(torch.randn(6, 60, generator=generator, dtype=torch.float64), event_dims=2)
     weights = torch.randn(6, 60, generator=generator, dtype=torch.float64)

@@ -11,6 +11,7 @@ from argrad.experiments.figure3 import (
     ROWS,
     Figure3,
     assemble,
+    choose,
     format_table,
     markdown,
     plot,
@@ -20,7 +21,16 @@ from argrad.experiments.figure3 import (
     side_by_side,
 )
 from argrad.experiments.figure3_model import StackedBitsVAE, StackedReconstruction
-from argrad.experiments.figure3_training import Group, SideBySide, StackedAdam, Trainer, Trial, make_estimator, train
+from argrad.experiments.figure3_training import (
+    Curve,
+    Group,
+    SideBySide,
+    StackedAdam,
+    Trainer,
+    Trial,
+    make_estimator,
+    train,
+)
 from tiny_images import silent, tiny_images
 
 BITS = 3
@@ -261,3 +271,11 @@ def test_words_and_picture(result, tmp_path):
 def test_settings_are_checked(changes, word):
     with pytest.raises(ValueError, match=word):
         Figure3(**changes)
+
+
+def test_a_trial_that_diverged_is_not_chosen():
+    group = Group("exact", "unstructured", [Trial(0, True, rate) for rate in (1e-3, 1.0, 3e-3)])
+    curve = Curve([1, 2], [[140.0, 136.0], [130.0, float("nan")], [139.0, 135.0]], [], [], 1.0, 2)
+    found = choose(group, curve)
+    assert found["learning_rate"] == 3e-3
+    assert [trial["validation"] for trial in found["trials"]] == [136.0, None, 135.0]

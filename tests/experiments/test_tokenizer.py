@@ -168,6 +168,22 @@ def test_every_image_is_seen_once_before_any_is_seen_twice():
     assert not torch.equal(orders[4], orders[0])
 
 
+@pytest.mark.parametrize(("clip_norm", "norm"), [(1e-3, 1e-3), (1e9, None)])
+def test_a_large_gradient_is_scaled_down_and_a_small_one_is_not(clip_norm, norm):
+    trainer = Trainer(build("straight-through", (8, 8), TINY, 0), IMAGES[0], Pace(1, batch_size=10))
+    gradients = []
+    for limit in (1e9, clip_norm):
+        torch.manual_seed(0)
+        trainer.pace = Pace(1, batch_size=10, clip_norm=limit)
+        trainer.optimiser = torch.optim.SGD(trainer.parameters, 0.0)
+        trainer.cursor.zero_()
+        trainer.step()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainer.parameters]))
+    whole, found = gradients
+    assert whole.norm() > 0.1
+    torch.testing.assert_close(found, whole * (norm / whole.norm() if norm else 1.0))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_looks_at_no_number(method):
     """On the meta device, where there are none to look at: so a GPU can capture the step as one graph."""
@@ -177,7 +193,7 @@ def test_a_step_looks_at_no_number(method):
     for name in ("images", "order", "cursor", "offsets", "kl_weight"):
         setattr(trainer, name, getattr(trainer, name).to("meta"))
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    trainer.optimiser = torch.optim.SGD(learnt, 1e-3)
+    trainer.parameters, trainer.optimiser = learnt, torch.optim.SGD(learnt, 1e-3)
     trainer.step()
     assert all(parameter.grad is not None and parameter.grad.is_meta for parameter in learnt)
 

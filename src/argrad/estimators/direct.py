@@ -21,7 +21,7 @@ of the cost under q, and ``epsilon="auto"`` measures it (:meth:`Direct.adapt`).
 
 **Several variables.** c(z) for every structure is out of reach, so around z* it is replaced by a sum over variables,
 c(z*) + Σ_i [c(z* with z_i = v) − c(z*)] (``changes="single"``), by its gradient (``changes="gradient"``), or by m
-random single changes (``changes=m``), each of which may move on its own and counts num_changes / m times.
+random single changes (``changes=m``), each of which may move on its own and counts 1 / (m · its probability) times.
 
 **Structured latents.** The cost is replaced by c(z*) + <w, z − z*> in the same ways, and z(ε) is the sample of the
 latent with scores h − ε w *for the same noise*. The estimate is the difference of two gradients of the score,
@@ -396,7 +396,7 @@ class Direct(Estimator):
             gain = evaluate(cost, latent, latent.change(z, which)) - value
 
             def add_up(per_change: Tensor) -> Tensor:
-                terms = (per_change.unsqueeze(-1) * signs).movedim(0, -2).flatten(-2)
+                terms = (per_change.unsqueeze(-1) * signs).movedim(0, -2).flatten(-2).to(flat.dtype)
                 return torch.zeros_like(flat).scatter_add(-1, places.movedim(0, -2).flatten(-2), terms).reshape(z.shape)
 
             better = (behind - self.epsilon * gain > 0).to(z.dtype)
@@ -406,8 +406,9 @@ class Direct(Estimator):
                 moves = -better / self.epsilon
             gradient = add_up(moves / (len(choice) * probability))
             if self.auto and self.training:
-                times = (chosen.unsqueeze(0) == chosen.unsqueeze(1)).sum(0)
-                self.adapt(latent, add_up(gain / (signs.shape[-1] * times)))
+                index, ones = chosen.movedim(0, -1), torch.ones_like(gain).movedim(0, -1)
+                times = torch.zeros_like(flat, dtype=gain.dtype).scatter_add(-1, index, ones).gather(-1, index)
+                self.adapt(latent, add_up(gain / (signs.shape[-1] * times.movedim(-1, 0))))
         return attach(value, latent.scores, gradient)
 
     def _as_structure(self, latent: Latent, target: Tensor) -> Tensor:
@@ -455,10 +456,11 @@ def likely_changes(latent: Factorised, z: Tensor, perturbed: Tensor, choice: Ten
     closeness, possible = closeness.flatten(event), possible.flatten(event)
     total = closeness.sum(-1, keepdim=True).clamp_min(torch.finfo(perturbed.dtype).tiny)
     share = torch.lerp(closeness / total, possible / latent.num_changes, ANYWHERE)
-    up_to = share.cumsum(-1)
-    aim = choice.movedim(0, -1) * up_to[..., -1:] * (1 - 1e-6)
-    chosen = torch.searchsorted(up_to, aim.contiguous(), right=True)
-    return chosen.movedim(-1, 0), (share.gather(-1, chosen) / up_to[..., -1:]).movedim(-1, 0)
+    precise = torch.float32 if share.device.type == "mps" else torch.float64  # shares of a millionth have to count
+    up_to = share.cumsum(-1, dtype=precise)
+    aim = choice.movedim(0, -1).to(precise) * up_to[..., -1:]
+    chosen = torch.searchsorted(up_to, aim.contiguous(), right=True).clamp_max(share.shape[-1] - 1)
+    return chosen.movedim(-1, 0), (share.gather(-1, chosen) / up_to[..., -1:].to(share.dtype)).movedim(-1, 0)
 
 
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:

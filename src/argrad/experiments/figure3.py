@@ -12,6 +12,7 @@ exact sums over all codes, at the epoch of the least validation loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
@@ -152,13 +153,17 @@ def run_tuning(
 
 def choose(group: Group, curve: Curve) -> dict[str, Any]:
     """The trial with the least validation loss at any look; one that diverged is never chosen."""
-    losses = [min(row) for row in curve.validation]
-    best = min(range(len(losses)), key=lambda number: losses[number] if losses[number] == losses[number] else 1e9)
+    losses = [min(row) if all(map(math.isfinite, row)) else math.inf for row in curve.validation]
+    best = min(range(len(losses)), key=losses.__getitem__)
     return {
         "method": group.method,
         "encoder": group.encoder,
         "trials": [
-            {"learning_rate": trial.learning_rate, "setting": trial.setting, "validation": loss}
+            {
+                "learning_rate": trial.learning_rate,
+                "setting": trial.setting,
+                "validation": loss if math.isfinite(loss) else None,
+            }
             for trial, loss in zip(group.trials, losses, strict=True)
         ],
         "learning_rate": group.trials[best].learning_rate,

@@ -108,6 +108,8 @@ class TokenizerComparison:
         for name in ("steps", "batch_size", "looks", "prior_steps", "prior_width", "changes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.clip_norm > 0:
+            raise ValueError(f"clip_norm is the norm that gradients are scaled down to, above 0, got {self.clip_norm}")
         unknown = sorted(set(self.methods) - set(METHODS))
         if unknown or not self.methods:
             raise ValueError(f"methods are {', '.join(METHODS)}, got {', '.join(unknown) or 'none'}")

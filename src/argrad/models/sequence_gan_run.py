@@ -67,7 +67,7 @@ class SequenceGANSettings:
     epsilon: float | Literal["auto"] = "auto"
     """ε of direct, or auto to adapt it to the spread of the cost."""
     changes: int = 4
-    """Of direct: random changes of symbols that are tried per sequence and step."""
+    """Of direct: changes of symbols, drawn at random from likely ones, that are tried per sequence and step."""
     temperature: float = 1.0
     """τ of the relaxations."""
     likelihood_epochs: int = 10
