@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["argrad.cli", "argrad.models.vae_report", "matplotlib.figure", "scipy.optimize", "sklearn.datasets"]
+    ["argrad.cli", "argrad.models.discrete_vae.report", "matplotlib.figure", "scipy.optimize", "sklearn.datasets"]
 )
 
 

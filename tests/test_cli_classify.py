@@ -15,8 +15,8 @@ from PIL import Image
 
 from argrad.cli import main
 from argrad.cli.train import task_of, train_command
-from argrad.models.semi_supervised_report import baselines
-from argrad.models.semi_supervised_run import ClassifySettings, few_labels
+from argrad.models.semi_supervised.report import baselines
+from argrad.models.semi_supervised.run import ClassifySettings, few_labels
 
 QUICK = ["--epochs", "4", "--label-first", "2", "--hidden", "24", "--latent", "2", "--device", "cpu"]
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from argrad import cli
 from argrad.cli.complete import complete_command
-from argrad.models.completion_run import load_completion
+from argrad.models.completion.run import load_completion
 from argrad.training import RunFolder
 
 SMALL = ["--components", "3", "--dimension", "3", "--features", "8", "--hidden", "16", "--device", "cpu"]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from argrad import cli
 from argrad.cli.tokenize import tokenize_command
-from argrad.models.tokenizer_run import TokenizerSettings, load_tokenizer, prior_path
+from argrad.models.tokenizer.run import TokenizerSettings, load_tokenizer, prior_path
 from argrad.training import Interrupted, read_tensors
 
 QUICK = ["--codes", "8", "--width", "4", "--dimension", "3", "--prior-width", "4", "--device", "cpu"]
@@ -117,7 +117,7 @@ def test_an_interruption_says_how_to_go_on(interrupted, capsys, monkeypatch):
         raise Interrupted("interrupted after 3 steps")
 
     np.save("few.npy", np.random.default_rng(0).random((40, 8, 8)).astype(np.float32))
-    monkeypatch.setattr(f"argrad.models.tokenizer_run.{interrupted}", stop)
+    monkeypatch.setattr(f"argrad.models.tokenizer.run.{interrupted}", stop)
     assert cli.main(["tokenize", "train", *QUICK, "--data", "few.npy", "--run-folder", "parts"]) == 130
     assert "argrad tokenize train --resume parts" in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from argrad import cli
-from argrad.models.vae_run import TrainSettings
+from argrad.models.discrete_vae.run import TrainSettings
 from argrad.training import read_tensors
 
 QUICK = ["--epochs", "2", "--hidden", "16", "--device", "cpu"]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from argrad.data import Images
-from argrad.models.vae_run import TrainSettings, build
-from argrad.models.vae_task import VAETask
+from argrad.models.discrete_vae.run import TrainSettings, build
+from argrad.models.discrete_vae.task import VAETask
 from argrad.training import RunFolder, World
 from argrad.training.files import read_state
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import tiny_training as tiny
-from argrad.models.vae_task import VAETask
+from argrad.models.discrete_vae.task import VAETask
 from argrad.training import Interrupted, RunFolder, World, files, train
 
 

@@ -26,8 +26,8 @@ SCAN = (20, 24, 16)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two small runs on digits, `codes` and `bits`, each with its report. Do not change it."""
     from argrad.data import load
-    from argrad.models.vae_report import evaluate, write_report
-    from argrad.models.vae_run import TrainSettings, train_run
+    from argrad.models.discrete_vae.report import evaluate, write_report
+    from argrad.models.discrete_vae.run import TrainSettings, train_run
     from argrad.training import RunFolder
 
     root = tmp_path_factory.mktemp("runs")
@@ -147,7 +147,7 @@ def model_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from argrad.data.label_table import LabelTable
-    from argrad.models.anatomy_run import (
+    from argrad.models.anatomy.run import (
         FitSettings,
         PriorSettings,
         grid_labels,
@@ -157,7 +157,7 @@ def model_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train_model,
         train_prior,
     )
-    from argrad.models.completion_run import CompletionSettings, completion_config, load_pictures, train_completion
+    from argrad.models.completion.run import CompletionSettings, completion_config, load_pictures, train_completion
     from argrad.training import RunFolder
     from ellipses import cases
 

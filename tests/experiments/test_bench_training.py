@@ -18,7 +18,7 @@ from argrad.experiments.bench_training import (
     make_images,
     run,
 )
-from argrad.models.vae_module import DiscreteVAEModule, default_networks
+from argrad.models.discrete_vae.module import DiscreteVAEModule, default_networks
 
 TINY = BenchTraining(values=3, batch=8, hidden=6, pixels=20, images=50, rounds=3, steps=2)
 

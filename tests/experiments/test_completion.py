@@ -22,8 +22,8 @@ from argrad.experiments.completion import (
 )
 from argrad.experiments.completion_rival import fit_head
 from argrad.experiments.pictures import unpacked
-from argrad.models.completion_run import CompletionSettings, train_completion
-from argrad.models.completion_scores import evaluate_completion
+from argrad.models.completion.run import CompletionSettings, train_completion
+from argrad.models.completion.scores import evaluate_completion
 from tiny_images import silent
 
 SMALL = {"components": 3, "dimension": 2, "features": 8, "hidden": 16, "batch_size": 30}

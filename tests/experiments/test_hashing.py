@@ -24,8 +24,8 @@ from argrad.experiments.hashing_training import (
     load_collection,
     train,
 )
-from argrad.models.hashing_module import HashingModule, convolutional_encoder
-from argrad.models.hashing_retrieval import retrieval_by_bits
+from argrad.models.hashing.module import HashingModule, convolutional_encoder
+from argrad.models.hashing.retrieval import retrieval_by_bits
 
 TINY = {"bits": (8, 16), "seeds": 2, "steps": 1, "batch_size": 6, "channels": 2, "tuning_bits": 8, "rounds": 1}
 

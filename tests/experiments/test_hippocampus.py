@@ -18,10 +18,10 @@ from argrad.experiments.hippocampus import Hippocampus, change_contrast, format_
 from argrad.experiments.hippocampus_baselines import mixture, overlap_loss
 from argrad.experiments.hippocampus_data import NAME, load_hippocampus, parse_nifti
 from argrad.experiments.hippocampus_page import differences
-from argrad.models.anatomy import Reading
-from argrad.models.anatomy_prior import location_prior, region_of_interest
-from argrad.models.intensities import Classes
-from argrad.models.overlap import dice
+from argrad.models.anatomy.intensities import Classes
+from argrad.models.anatomy.model import Reading
+from argrad.models.anatomy.overlap import dice
+from argrad.models.anatomy.prior import location_prior, region_of_interest
 from ellipses import cases
 from tiny_images import silent
 

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 from argrad.data.errors import MissingFiles
 from argrad.experiments import whole_brain
 from argrad.experiments.whole_brain import NAME, WholeBrain, deformed, format_table, load_brain, markdown, simulated
-from argrad.models.overlap import dice
+from argrad.models.anatomy.overlap import dice
 from tiny_images import silent
 
 IDS = (0, 2, 3, 41, 42)

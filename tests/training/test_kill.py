@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tiny_training as tiny
-from argrad.models.vae_run import train_run
+from argrad.models.discrete_vae.run import train_run
 from argrad.training import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ print("started", flush=True)
 from dataclasses import asdict
 from pathlib import Path
 import tiny_training as tiny
-from argrad.models.vae_run import train_run
+from argrad.models.discrete_vae.run import train_run
 from argrad.training import RunFolder
 
 path = Path(sys.argv[1])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tiny_training as tiny
-from argrad.models.vae_run import load_run, train_run
+from argrad.models.discrete_vae.run import load_run, train_run
 from argrad.training import BrokenFile, Diverged, Interrupted, LoopSettings, RunFolder, loop, train
 from argrad.training.files import read_tensors
 

@@ -7,7 +7,7 @@ import torch
 
 from argrad import Direct, Exact, GumbelSoftmax
 from argrad.experiments.bernoulli_mixture import fit_mixture, mixture_nll
-from argrad.models.vae_module import DiscreteVAEModule, default_networks
+from argrad.models.discrete_vae.module import DiscreteVAEModule, default_networks
 from argrad.training import Decay
 from argrad.training.population import Member, Population, spread, stack_networks
 from argrad.training.population_loop import train_population

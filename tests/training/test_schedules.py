@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from argrad.models.vae_task import Schedules
+from argrad.models.discrete_vae.task import Schedules
 from argrad.training import Decay, WarmUp
 
 

@@ -24,12 +24,12 @@ from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from argrad.app.compare import compare_tab
-from argrad.app.complete import complete_tab
-from argrad.app.explore import explore_tab
-from argrad.app.lab import lab_tab
+from argrad.app.compare.tab import compare_tab
+from argrad.app.complete.tab import complete_tab
+from argrad.app.explore.tab import explore_tab
+from argrad.app.lab.tab import lab_tab
 from argrad.app.library import Library
-from argrad.app.segment import segment_tab
+from argrad.app.segment.tab import segment_tab
 
 __all__ = ["TABS", "build", "find_port", "serve"]
 

@@ -69,8 +69,8 @@ class Complete:
             raise ValueError(f"--output must end in .png or .npz, or be a folder, got {self.output}")
         import torch
 
-        from argrad.models.completion_run import load_completion
-        from argrad.models.vae_run import choose_device
+        from argrad.models.completion.run import load_completion
+        from argrad.models.discrete_vae.run import choose_device
 
         device = choose_device(self.device)
         module, _ = load_completion(self.run_folder.expanduser(), device=device)
@@ -94,7 +94,7 @@ class Complete:
 def complete_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `complete train`; its settings live with the model, which takes a while to import."""
     assert name in ACTIONS
-    from argrad.models.completion_run import CompletionSettings
+    from argrad.models.completion.run import CompletionSettings
 
     usual = default_settings(CompletionSettings, CompletionSettings.from_config, arguments)
 
@@ -130,10 +130,10 @@ def run_training(command: Any, out: Out) -> int:
     """Train or go on, evaluate, write the report."""
     if command.threads is not None:
         use_threads(command.threads)
-    from argrad.models.completion_report import write_completion_report
-    from argrad.models.completion_run import build_completion, completion_config, load_pictures, train_completion
-    from argrad.models.completion_scores import evaluate_completion
-    from argrad.models.vae_run import choose_device
+    from argrad.models.completion.report import write_completion_report
+    from argrad.models.completion.run import build_completion, completion_config, load_pictures, train_completion
+    from argrad.models.completion.scores import evaluate_completion
+    from argrad.models.discrete_vae.run import choose_device
     from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
@@ -206,8 +206,8 @@ def find_mask(mask: str, size: tuple[int, int], seed: int) -> NDArray[Any]:
 
 def write_completions(path: Path, x: Tensor, mask: Tensor, completed: Tensor, which: Tensor) -> None:
     """One picture of all, an .npz file, or a folder with a picture of each."""
-    from argrad.models.completion_files import completions_npz, completions_png
-    from argrad.models.completion_report import as_pictures
+    from argrad.models.completion.files import completions_npz, completions_png
+    from argrad.models.completion.report import as_pictures
     from argrad.training.files import write_atomically
     from argrad.training.page import mosaic_png
 

@@ -57,8 +57,8 @@ class Demo:
     def train(self, folder: Path, out: Out) -> list[dict[str, Any]]:
         """Three runs of the same model; a line about each."""
         from argrad.data import load
-        from argrad.models.vae_report import evaluate, write_report
-        from argrad.models.vae_run import TrainSettings, train_run
+        from argrad.models.discrete_vae.report import evaluate, write_report
+        from argrad.models.discrete_vae.run import TrainSettings, train_run
         from argrad.training import Interrupted, RunFolder
 
         images = load("digits")

@@ -72,7 +72,7 @@ def segment_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
         return Apply
     if name == "evaluate":
         return EvaluateSegmentation
-    from argrad.models.anatomy_run import FitSettings, PriorSettings, settings_from
+    from argrad.models.anatomy.run import FitSettings, PriorSettings, settings_from
 
     of_prior = default_settings(PriorSettings, partial(settings_from, PriorSettings), arguments)
     of_fit = default_settings(FitSettings, partial(settings_from, FitSettings), arguments)
@@ -140,8 +140,8 @@ def run_prior(command: Any, out: Out) -> int:
         use_threads(command.threads)
     import torch
 
-    from argrad.models.anatomy_run import PRIOR, grid_labels, prior_config, table_of, train_prior
-    from argrad.models.vae_run import choose_device
+    from argrad.models.anatomy.run import PRIOR, grid_labels, prior_config, table_of, train_prior
+    from argrad.models.discrete_vae.run import choose_device
     from argrad.training import RunFolder
 
     folder, settings, source = None, command.settings, command.labels
@@ -183,8 +183,8 @@ def run_fit(command: Any, out: Out) -> int:
     import torch
 
     from argrad.data.nifti import find_cases, read_scan
-    from argrad.models.anatomy_run import MODEL, grid_scans, load_prior, model_config, train_model
-    from argrad.models.vae_run import choose_device
+    from argrad.models.anatomy.run import MODEL, grid_scans, load_prior, model_config, train_model
+    from argrad.models.discrete_vae.run import choose_device
     from argrad.training import RunFolder
 
     folder, settings, source, prior_path = None, command.settings, command.scans, command.prior
@@ -226,7 +226,7 @@ def run_fit(command: Any, out: Out) -> int:
 
 def reopen_stage(command: Any, kind: str, **sources: Path | None) -> tuple[RunFolder, Any]:
     """The run that a command resumes, and its settings; more epochs may be asked for, other changes are refused."""
-    from argrad.models.anatomy_run import as_json, open_run, settings_from
+    from argrad.models.anatomy.run import as_json, open_run, settings_from
 
     folder = open_run(command.resume.expanduser(), kind)
     settings = settings_from(type(command.settings), folder.config, folder.path / "config.json")
@@ -282,9 +282,9 @@ class Apply:
         if self.threads is not None:
             use_threads(self.threads)
         from argrad.data.nifti import read_scan
-        from argrad.models.anatomy_files import label_scan
-        from argrad.models.anatomy_run import load_model
-        from argrad.models.vae_run import choose_device
+        from argrad.models.anatomy.files import label_scan
+        from argrad.models.anatomy.run import load_model
+        from argrad.models.discrete_vae.run import choose_device
         from argrad.training.files import write_atomically
 
         began = time.monotonic()
@@ -403,7 +403,7 @@ def measured(name: str, found: Volume, reference: Volume, table: LabelTable) -> 
     """One row for each structure that one of the two has."""
     import torch
 
-    from argrad.models.overlap import dice, hausdorff95
+    from argrad.models.anatomy.overlap import dice, hausdorff95
 
     if found.data.shape != reference.data.shape or abs(found.affine - reference.affine).max() > SAME_AFFINE:
         raise ValueError(f"{name}: segmentation and reference are not on the same grid; resample one of them")

@@ -55,7 +55,7 @@ def tokenize_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `tokenize NAME`; the settings of training live with the model, which takes a while to import."""
     if name != "train":
         return {"encode": Encode, "decode": Decode, "sample": SampleImages}[name]
-    from argrad.models.tokenizer_run import TokenizerSettings
+    from argrad.models.tokenizer.run import TokenizerSettings
 
     usual = default_settings(TokenizerSettings, TokenizerSettings.from_config, arguments)
 
@@ -93,15 +93,15 @@ def run_training(command: Any, out: Out) -> int:
     """Train the tokenizer, then the prior, or go on with whichever is not done."""
     if command.threads is not None:
         use_threads(command.threads)
-    from argrad.models.tokenizer_report import evaluate_tokenizer, write_tokenizer_report
-    from argrad.models.tokenizer_run import (
+    from argrad.models.discrete_vae.run import choose_device
+    from argrad.models.tokenizer.report import evaluate_tokenizer, write_tokenizer_report
+    from argrad.models.tokenizer.run import (
         build_tokenizer,
         load_images,
         tokenizer_config,
         train_prior,
         train_tokenizer,
     )
-    from argrad.models.vae_run import choose_device
     from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
@@ -175,8 +175,8 @@ class Encode:
     def run(self, out: Out) -> int:
         """Load, encode, write."""
         check_ending(self.output, ".npz")
-        from argrad.models.tokenizer_run import encode_in_batches, fixed_values, load_images, load_tokenizer
-        from argrad.models.vae_run import choose_device
+        from argrad.models.discrete_vae.run import choose_device
+        from argrad.models.tokenizer.run import encode_in_batches, fixed_values, load_images, load_tokenizer
 
         device = choose_device(self.device)
         module, settings = load_tokenizer(self.run_folder.expanduser(), device=device)
@@ -225,9 +225,9 @@ class Decode:
             raise ValueError(f"--number must be at least 1, got {self.number}")
         import torch
 
-        from argrad.models.tokenizer_run import load_tokenizer
-        from argrad.models.tokenizer_task import AT_ONCE
-        from argrad.models.vae_run import choose_device
+        from argrad.models.discrete_vae.run import choose_device
+        from argrad.models.tokenizer.run import load_tokenizer
+        from argrad.models.tokenizer.task import AT_ONCE
 
         module, _ = load_tokenizer(self.run_folder.expanduser(), device=choose_device(self.device))
         codes = torch.as_tensor(read_codes(self.codes.expanduser()))
@@ -267,7 +267,7 @@ class SampleImages:
             raise ValueError(f"--number must be at least 1, got {self.number}")
         import torch
 
-        from argrad.models.tokenizer_run import load_prior, load_tokenizer
+        from argrad.models.tokenizer.run import load_prior, load_tokenizer
 
         module, _ = load_tokenizer(self.run_folder.expanduser())
         prior = load_prior(self.run_folder.expanduser())
@@ -323,7 +323,7 @@ def write_images(path: Path, images: Any, arrays: dict[str, Any]) -> None:
     """A picture of images, or the arrays."""
     if path.suffix == ".npz":
         return write_arrays(path, arrays)
-    from argrad.models.tokenizer_report import as_pictures
+    from argrad.models.tokenizer.report import as_pictures
     from argrad.training.files import write_atomically
     from argrad.training.page import mosaic_png
 

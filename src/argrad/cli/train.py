@@ -25,7 +25,7 @@ from argrad.cli.training import (
 )
 
 if TYPE_CHECKING:
-    from argrad.models.semi_supervised_run import FewLabels
+    from argrad.models.semi_supervised.run import FewLabels
     from argrad.training import RunFolder, Trained, World
 
 __all__ = ["Evaluate", "Sample", "train_command"]
@@ -59,7 +59,7 @@ def is_classifier(run: Path) -> bool:
 
 def vae_command(arguments: Sequence[str]) -> type[Any]:
     """The command that trains a discrete VAE."""
-    from argrad.models.vae_run import TrainSettings
+    from argrad.models.discrete_vae.run import TrainSettings
 
     usual = default_settings(TrainSettings, TrainSettings.from_config, arguments)
 
@@ -103,7 +103,7 @@ def vae_command(arguments: Sequence[str]) -> type[Any]:
 
 def classify_command(arguments: Sequence[str]) -> type[Any]:
     """The command that trains a semi-supervised VAE."""
-    from argrad.models.semi_supervised_run import ClassifySettings
+    from argrad.models.semi_supervised.run import ClassifySettings
 
     usual = default_settings(ClassifySettings, ClassifySettings.from_config, arguments)
 
@@ -147,7 +147,7 @@ def run_training(command: Any, out: Out) -> int:
     """Train or resume; the leading process writes and speaks."""
     if command.threads is not None:
         use_threads(command.threads)
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
     from argrad.training import World
 
     device = choose_device(command.device)
@@ -162,7 +162,7 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
     from argrad.cli.progress import tensorboard_writer
     from argrad.data.errors import WrongImages
     from argrad.models.dead_codes import check_revivable
-    from argrad.models.vae_run import TrainSettings, build, load_images, train_run
+    from argrad.models.discrete_vae.run import TrainSettings, build, load_images, train_run
     from argrad.training import RunFolder
 
     settings: TrainSettings = command.settings
@@ -205,7 +205,7 @@ def train_in(command: Any, out: Out, world: World, device: Any) -> int:
 
 def finish(out: Out, folder: RunFolder, module: Any, images: Any, settings: Any, trained: Trained) -> None:
     """Score the best epoch, write the report, and say where it is."""
-    from argrad.models.vae_report import advice, evaluate, write_report
+    from argrad.models.discrete_vae.report import advice, evaluate, write_report
 
     scores = evaluate(module.eval(), images)
     report = write_report(folder.path, module, images, settings, trained.history, scores)
@@ -226,8 +226,8 @@ def run_classification(command: Any, out: Out) -> int:
     if command.threads is not None:
         use_threads(command.threads)
     from argrad.cli.progress import tensorboard_writer
-    from argrad.models.semi_supervised_run import build, few_labels, train_classifier
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
+    from argrad.models.semi_supervised.run import build, few_labels, train_classifier
     from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
@@ -273,7 +273,7 @@ def check_measurable(data: FewLabels) -> None:
 
 def finish_classification(out: Out, folder: RunFolder, module: Any, data: Any, settings: Any, trained: Trained) -> None:
     """Score the best epoch and the simpler ways, write the report, and say where it is."""
-    from argrad.models.semi_supervised_report import baselines, evaluate_classifier, write_classifier_report
+    from argrad.models.semi_supervised.report import baselines, evaluate_classifier, write_classifier_report
 
     scores, others = evaluate_classifier(module, data), baselines(data)
     report = write_classifier_report(folder.path, module, data, settings, trained.history, scores, others)
@@ -314,8 +314,8 @@ class Evaluate:
         """Load, score, show."""
         if self.samples < 1:
             raise ValueError(f"--samples must be at least 1, got {self.samples}")
-        from argrad.models.vae_report import evaluate
-        from argrad.models.vae_run import choose_device, load_run
+        from argrad.models.discrete_vae.report import evaluate
+        from argrad.models.discrete_vae.run import choose_device, load_run
 
         if is_classifier(self.run_folder):
             return self.run_on_classifier(out, choose_device(self.device))
@@ -332,8 +332,8 @@ class Evaluate:
 
     def run_on_classifier(self, out: Out, device: Any) -> int:
         """The same for a semi-supervised VAE."""
-        from argrad.models.semi_supervised_report import evaluate_classifier
-        from argrad.models.semi_supervised_run import load_classifier
+        from argrad.models.semi_supervised.report import evaluate_classifier
+        from argrad.models.semi_supervised.run import load_classifier
 
         module, _, data = load_classifier(self.run_folder.expanduser(), device=device)
         scores = evaluate_classifier(module, data, self.split, seed=self.seed)
@@ -399,7 +399,7 @@ class Sample:
         """The run's data, and codes (or classes) and images drawn from its model."""
         import torch
 
-        from argrad.models.vae_run import load_run
+        from argrad.models.discrete_vae.run import load_run
 
         generator = torch.Generator().manual_seed(self.seed)
         if not is_classifier(self.run_folder):
@@ -407,7 +407,7 @@ class Sample:
             if self.label is not None:
                 raise ValueError(f"{self.run_folder} is no classifier, so its samples have no label; leave out --label")
             return images, *module.sample(self.number, generator=generator)
-        from argrad.models.semi_supervised_run import load_classifier
+        from argrad.models.semi_supervised.run import load_classifier
 
         classifier, _, data = load_classifier(self.run_folder.expanduser())
         if self.label is not None and self.label not in data.classes:

@@ -53,7 +53,7 @@ def write_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
     """The command `write NAME`; the settings of training live with the model, which takes a while to import."""
     if name == "sample":
         return SampleLines
-    from argrad.models.sequence_gan_run import SequenceGANSettings
+    from argrad.models.sequence_gan.run import SequenceGANSettings
 
     usual = default_settings(SequenceGANSettings, SequenceGANSettings.from_config, arguments)
 
@@ -90,8 +90,9 @@ def write_command(name: str, arguments: Sequence[str] = ()) -> type[Any]:
 def run_training(command: Any, out: Out) -> int:
     """Both stages, or what is left of them."""
     use_threads(command.threads)
-    from argrad.models.sequence_gan_report import evaluate_sequence_gan, write_sequence_gan_report
-    from argrad.models.sequence_gan_run import (
+    from argrad.models.discrete_vae.run import choose_device
+    from argrad.models.sequence_gan.report import evaluate_sequence_gan, write_sequence_gan_report
+    from argrad.models.sequence_gan.run import (
         build_sequence_gan,
         load_lines,
         require_same_text,
@@ -99,7 +100,6 @@ def run_training(command: Any, out: Out) -> int:
         train_adversarially,
         train_likelihood,
     )
-    from argrad.models.vae_run import choose_device
     from argrad.training import RunFolder, World
 
     device = choose_device(command.device)
@@ -172,7 +172,7 @@ class SampleLines:
 
     def run(self, out: Out) -> int:
         """Load, draw, print or write."""
-        from argrad.models.sequence_gan import SequenceGAN
+        from argrad.models.sequence_gan.model import SequenceGAN
         from argrad.training.files import write_atomically
 
         lines = SequenceGAN.from_run(self.run_folder, device="cpu").sample(self.number, seed=self.seed)

@@ -31,8 +31,8 @@ from torch.nn import functional as F
 from argrad.estimators import Direct, Estimator, Exact, GumbelSoftmax
 from argrad.experiments.bench_estimators import summarise
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.vae_module import DiscreteVAEModule, default_networks
-from argrad.models.vae_task import Schedules, VAETask
+from argrad.models.discrete_vae.module import DiscreteVAEModule, default_networks
+from argrad.models.discrete_vae.task import Schedules, VAETask
 from argrad.training import Decay, LoopSettings, World, train
 
 __all__ = ["HAND_WRITTEN", "BenchTraining", "HandWritten", "format_table", "make_images", "run"]

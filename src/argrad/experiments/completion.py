@@ -31,13 +31,13 @@ from argrad.experiments.completion_rival import fit_head
 from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.pictures import packed, unpacked
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.completion_mixture import MixtureLoss
-from argrad.models.completion_module import CompletionModule
-from argrad.models.completion_report import rows_of_completions
-from argrad.models.completion_run import CompletionSettings, load_pictures, train_completion
-from argrad.models.completion_scores import evaluate_completion
-from argrad.models.completion_task import fixed_masks
-from argrad.models.vae_run import choose_device
+from argrad.models.completion.mixture import MixtureLoss
+from argrad.models.completion.module import CompletionModule
+from argrad.models.completion.report import rows_of_completions
+from argrad.models.completion.run import CompletionSettings, load_pictures, train_completion
+from argrad.models.completion.scores import evaluate_completion
+from argrad.models.completion.task import fixed_masks
+from argrad.models.discrete_vae.run import choose_device
 
 __all__ = ["Completion", "format_table", "markdown", "plot", "run", "run_dataset"]
 

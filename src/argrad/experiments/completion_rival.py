@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from argrad.data import Images
 from argrad.data.masks import MaskKind, draw_masks
-from argrad.models.completion_mixture import MixtureLoss, back_propagate_max
-from argrad.models.completion_module import CompletionModule
-from argrad.models.completion_run import CompletionSettings, build_completion
-from argrad.models.completion_task import AT_ONCE, fixed_masks, half_mirrored
-from argrad.models.vae_task import evaluate_in_batches
+from argrad.models.completion.mixture import MixtureLoss, back_propagate_max
+from argrad.models.completion.module import CompletionModule
+from argrad.models.completion.run import CompletionSettings, build_completion
+from argrad.models.completion.task import AT_ONCE, fixed_masks, half_mirrored
+from argrad.models.discrete_vae.task import evaluate_in_batches
 from argrad.training import World, train
 
 __all__ = ["fit_head"]

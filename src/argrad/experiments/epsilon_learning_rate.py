@@ -128,7 +128,7 @@ def run_epsilon_learning_rate(
 
 def run(settings: EpsilonLearningRate, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The map from the catalogue's images."""
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     dataset = settings.effective().dataset
     assert dataset is not None

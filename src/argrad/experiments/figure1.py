@@ -300,7 +300,7 @@ def as_curve(name: str, kind: str, parameter: str, at: Any, rows: list[dict[str,
 
 def run(settings: Figure1, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The figure from the catalogue's images."""
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     dataset = settings.effective().dataset
     assert dataset is not None

@@ -209,7 +209,7 @@ def run_figure2(
 
 def run(settings: Figure2, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The figure from the catalogue's images."""
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     device = choose_device(settings.device)
     images = {name: load_bits(name, device) for name in settings.effective().datasets}

@@ -312,7 +312,7 @@ def assemble(
 
 def run(settings: Figure3, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The figure from the catalogue's images."""
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     device = choose_device(settings.device)
     images = load_bits(settings.effective().dataset, device)

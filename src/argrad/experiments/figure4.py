@@ -26,11 +26,11 @@ from argrad.experiments.paper_model import quickly
 from argrad.experiments.pictures import packed, unpacked
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.table2 import BEST, LabelledBits, Table2, load_labelled_bits, train_recipe
-from argrad.models.semi_supervised_loss import Terms
-from argrad.models.semi_supervised_module import SemiSupervisedModule, member
-from argrad.models.semi_supervised_recipe import Recipe
-from argrad.models.semi_supervised_stack import evaluate_stack
-from argrad.models.vae_run import choose_device
+from argrad.models.discrete_vae.run import choose_device
+from argrad.models.semi_supervised.loss import Terms
+from argrad.models.semi_supervised.module import SemiSupervisedModule, member
+from argrad.models.semi_supervised.recipe import Recipe
+from argrad.models.semi_supervised.stack import evaluate_stack
 
 __all__ = ["Figure4", "format_table", "markdown", "plot", "run", "variants"]
 

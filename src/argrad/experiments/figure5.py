@@ -33,7 +33,7 @@ from argrad.data.cmu_faces import mirrored
 from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.attribute_task import blurred, brightened, shifted
+from argrad.models.attributes.task import blurred, brightened, shifted
 
 if TYPE_CHECKING:
     from argrad.models import AttributeVAE

@@ -9,7 +9,7 @@ the bits. ``float`` trains the same network's output as an embedding of as many 
 n (1 − cosine) / 2, and ranks by angle; ``float, signs`` are the signs of these embeddings. For each method and loss the
 margin or the scale is chosen from a few by the mean average precision of validation, at one number of bits with a seed
 of its own; then fresh seeds are trained and tested. Measures are expectations over the order of ties
-(:mod:`argrad.models.hashing_retrieval`).
+(:mod:`argrad.models.hashing.retrieval`).
 
 The search itself is timed on the CPU: 100 random queries among 60,000 random codes of 64 bits, exhaustively, and
 beside it the same by matrix product with 64 floats in place of bits.
@@ -41,10 +41,10 @@ from argrad.experiments.hashing_training import (
 )
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, hardware, provenance
-from argrad.models.hashing_costs import LEAST_SCALE, LossName
-from argrad.models.hashing_module import HashingModule, convolutional_encoder
-from argrad.models.hashing_search import hamming_neighbors
-from argrad.models.vae_run import choose_device
+from argrad.models.discrete_vae.run import choose_device
+from argrad.models.hashing.costs import LEAST_SCALE, LossName
+from argrad.models.hashing.module import HashingModule, convolutional_encoder
+from argrad.models.hashing.search import hamming_neighbors
 from argrad.solvers.compiled import has_numba
 
 __all__ = ["Hashing", "assemble", "format_table", "markdown", "plot", "run", "run_collection", "time_search"]

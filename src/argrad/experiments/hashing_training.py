@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from argrad.data import Images, load
-from argrad.models.hashing_module import AT_ONCE, HashingModule, HashingTask
-from argrad.models.hashing_retrieval import retrieval_by_bits, retrieval_by_cosine
-from argrad.models.semi_supervised_augmentation import AUGMENTATIONS, Augmentation
+from argrad.models.hashing.module import AT_ONCE, HashingModule, HashingTask
+from argrad.models.hashing.retrieval import retrieval_by_bits, retrieval_by_cosine
+from argrad.models.semi_supervised.augmentation import AUGMENTATIONS, Augmentation
 from argrad.training.captured_step import CapturedStep
 
 __all__ = [

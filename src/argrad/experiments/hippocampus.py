@@ -32,11 +32,11 @@ from argrad.experiments.hippocampus_page import Rows, differences, format_table,
 from argrad.experiments.hippocampus_readings import fitted, infer_all, infer_sampled, label_all, label_on_grid
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.anatomy_prior import AnatomyPrior, location_prior, region_of_interest
-from argrad.models.anatomy_run import FitSettings, PriorSettings, grid_labels, train_prior
-from argrad.models.intensities import Classes
-from argrad.models.overlap import dice, hausdorff95
-from argrad.models.vae_run import choose_device
+from argrad.models.anatomy.intensities import Classes
+from argrad.models.anatomy.overlap import dice, hausdorff95
+from argrad.models.anatomy.prior import AnatomyPrior, location_prior, region_of_interest
+from argrad.models.anatomy.run import FitSettings, PriorSettings, grid_labels, train_prior
+from argrad.models.discrete_vae.run import choose_device
 from argrad.training import Trained
 
 __all__ = ["Hippocampus", "format_table", "markdown", "run"]

@@ -8,8 +8,8 @@ from torch.nn.functional import avg_pool3d, cross_entropy, interpolate, one_hot
 
 from argrad.data.working_grid import Alignment, from_grid, scale_intensities, to_grid
 from argrad.experiments.hippocampus_data import Cases
-from argrad.models.anatomy_run import grid_scans
-from argrad.models.intensities import Classes, fit_intensities
+from argrad.models.anatomy.intensities import Classes, fit_intensities
+from argrad.models.anatomy.run import grid_scans
 
 __all__ = ["UNet", "mixture", "read_location", "read_unet", "train_unet"]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from argrad.data.working_grid import scale_intensities
 from argrad.estimators import Estimator
-from argrad.models.anatomy import AnatomyModel, sampled_log_likelihood
-from argrad.models.anatomy_prior import AnatomyPrior
-from argrad.models.anatomy_run import FitSettings, grid_scans, train_model
-from argrad.models.intensities import Intensities
+from argrad.models.anatomy.intensities import Intensities
+from argrad.models.anatomy.model import AnatomyModel, sampled_log_likelihood
+from argrad.models.anatomy.prior import AnatomyPrior
+from argrad.models.anatomy.run import FitSettings, grid_scans, train_model
 
 __all__ = ["Shapes", "fitted", "infer_all", "infer_sampled", "label_all", "label_on_grid"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from argrad.models.vae_module import default_networks
+from argrad.models.discrete_vae.module import default_networks
 from argrad.training.population import Weights
 
 __all__ = ["as_bits", "load_bits", "networks", "networks_of", "quickly"]

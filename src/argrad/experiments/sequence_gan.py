@@ -28,9 +28,9 @@ from argrad.data.text import Text
 from argrad.experiments.drawing import new_figure, prepare, save
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.sequence_gan_module import SequenceGenerator
-from argrad.models.sequence_gan_report import evaluate_sequence_gan
-from argrad.models.sequence_gan_run import (
+from argrad.models.sequence_gan.module import SequenceGenerator
+from argrad.models.sequence_gan.report import evaluate_sequence_gan
+from argrad.models.sequence_gan.run import (
     SequenceGANSettings,
     build_sequence_gan,
     load_lines,
@@ -116,7 +116,7 @@ def run(settings: SequenceGANStudy, progress: Callable[[str], object] = print) -
 
     Returns:
         A result ready for JSON. Each of its ``rows`` has a ``text`` and a ``method``, and by seed: ``scores``
-        (:func:`~argrad.models.sequence_gan_report.evaluate_sequence_gan`), ``seconds`` of processor time (of a game
+        (:func:`~argrad.models.sequence_gan.report.evaluate_sequence_gan`), ``seconds`` of processor time (of a game
         without what came before it), and for games the ``best_epoch`` and ``curves``, the divergence from validation
         lines after each epoch. ``grammar_entropy`` is that of the grammar's own law.
     """

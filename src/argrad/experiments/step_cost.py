@@ -23,7 +23,7 @@ from torch import Tensor
 from argrad.estimators import Direct, Estimator, Exact, GumbelSoftmax
 from argrad.experiments.bench_estimators import summarise
 from argrad.experiments.paper_model import networks
-from argrad.models.vae_module import DiscreteVAEModule
+from argrad.models.discrete_vae.module import DiscreteVAEModule
 from argrad.training.population import Member, Method, Population, stack_networks
 from argrad.training.population_loop import Stepper
 

@@ -211,7 +211,7 @@ def run(settings: StepProfile, progress: Callable[[str], object] = print) -> dic
     Returns:
         A result ready for JSON, with the measured ``speeds`` of the device and one of ``rows`` per population.
     """
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     record = provenance(command_line("argrad reproduce step-profile", settings))
     settings = settings.effective()

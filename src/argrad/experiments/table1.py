@@ -320,7 +320,7 @@ def summarise(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[st
 
 def run(settings: Table1, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """The whole table, from the catalogue's data sets."""
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     command = command_line("argrad reproduce table1", settings)
     settings = settings.effective()

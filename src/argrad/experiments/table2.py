@@ -15,7 +15,7 @@ data set, for all numbers of labels: the exact gradient over classes, images tha
 sure and balanced classes, averaged weights. No row sees any other data.
 
 All draws and numbers of labels of one method are trained side by side on a GPU, as stacked parameters: 25 models. As
-counted in ``semi_supervised_stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million numbers, 59
+counted in ``models.semi_supervised.stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million numbers, 59
 GFLOP, and the labelled images and augmented copies of ``best`` another 28. An H200 took 2.4 ms a step for ``direct``
 and 3.4 ms for ``best``, in TF32: the memory that is moved between products counts more than the products. A CPU trains
 one number of labels after the other, 5 models at a time, which is no slower there. ``run_dataset`` is one part of the
@@ -37,10 +37,10 @@ from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.published import TABLE_2
 from argrad.experiments.table1 import mean
-from argrad.models.semi_supervised_loss import Terms
-from argrad.models.semi_supervised_recipe import Recipe, build_trainee
-from argrad.models.semi_supervised_stack import Stack, evaluate_stack, train_stack
-from argrad.models.vae_run import choose_device
+from argrad.models.discrete_vae.run import choose_device
+from argrad.models.semi_supervised.loss import Terms
+from argrad.models.semi_supervised.recipe import Recipe, build_trainee
+from argrad.models.semi_supervised.stack import Stack, evaluate_stack, train_stack
 from argrad.training.matmul_precision import training_precision
 
 __all__ = [

@@ -31,11 +31,11 @@ from argrad.experiments.tokenizer_page import format_table, markdown, plot
 from argrad.experiments.tokenizer_training import Pace, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule
 from argrad.models.dead_codes import perplexity, used
-from argrad.models.tokenizer_module import TokenizerModule
-from argrad.models.tokenizer_prior import CodePrior, PriorTask
-from argrad.models.tokenizer_run import TokenizerSettings, build_tokenizer
-from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batches
-from argrad.models.vae_task import evaluate_in_batches
+from argrad.models.discrete_vae.task import evaluate_in_batches
+from argrad.models.tokenizer.module import TokenizerModule
+from argrad.models.tokenizer.prior import CodePrior, PriorTask
+from argrad.models.tokenizer.run import TokenizerSettings, build_tokenizer
+from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
 from argrad.training import LoopSettings
 from argrad.training import train as train_in_loop
 from argrad.training.matmul_precision import training_precision
@@ -273,7 +273,7 @@ def assemble(rows: Sequence[dict[str, Any]], settings: TokenizerComparison, comm
 def run(settings: TokenizerComparison, progress: Callable[[str], object] = print) -> dict[str, Any]:
     """All data sets, from the catalogue."""
     from argrad.data import load
-    from argrad.models.vae_run import choose_device
+    from argrad.models.discrete_vae.run import choose_device
 
     device = choose_device(settings.device)
     command = command_line("argrad reproduce tokenizer", settings)

@@ -13,9 +13,9 @@ from torch import Tensor
 from argrad.estimators import GumbelSoftmax
 from argrad.experiments.tokenizer_vq import QuantizedModule
 from argrad.models.dead_codes import perplexity
-from argrad.models.tokenizer_codes import revive_codes
-from argrad.models.tokenizer_module import TokenizerModule
-from argrad.models.tokenizer_task import AT_ONCE, squared_error, usage_in_batches
+from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.module import TokenizerModule
+from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
 from argrad.training.captured_step import CapturedStep
 from argrad.training.matmul_precision import training_precision
 

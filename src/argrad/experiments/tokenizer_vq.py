@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from argrad.costs import Reconstruction
-from argrad.models.tokenizer_module import GridDecoder, GridEncoder, How
-from argrad.models.vae_module import Likelihood
+from argrad.models.discrete_vae.module import Likelihood
+from argrad.models.tokenizer.module import GridDecoder, GridEncoder, How
 
 __all__ = ["QuantizedModule", "VectorQuantizer", "rotate_onto"]
 

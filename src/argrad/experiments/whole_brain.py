@@ -25,11 +25,11 @@ from argrad.data.locate import data_folders
 from argrad.experiments.hippocampus_baselines import read_location
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.provenance import command_line, provenance
-from argrad.models.anatomy import AnatomyModel
-from argrad.models.anatomy_prior import AnatomyPrior, blur
-from argrad.models.anatomy_run import FitSettings, PriorSettings, grid_labels, grid_scans, train_model, train_prior
-from argrad.models.overlap import dice
-from argrad.models.vae_run import choose_device
+from argrad.models.anatomy.model import AnatomyModel
+from argrad.models.anatomy.overlap import dice
+from argrad.models.anatomy.prior import AnatomyPrior, blur
+from argrad.models.anatomy.run import FitSettings, PriorSettings, grid_labels, grid_scans, train_model, train_prior
+from argrad.models.discrete_vae.run import choose_device
 
 __all__ = ["WholeBrain", "deformed", "format_table", "markdown", "run", "simulated"]
 

@@ -3,40 +3,40 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from argrad.models.attribute_module import AttributeModule, convolutional_networks
-from argrad.models.completion_module import CompletionModule
+from argrad.models.attributes.module import AttributeModule, convolutional_networks
+from argrad.models.completion.module import CompletionModule
 from argrad.models.dead_codes import perplexity, revive, used
-from argrad.models.hashing_module import HashingModule
-from argrad.models.semi_supervised_augmentation import AUGMENTATIONS, Augmentation
-from argrad.models.semi_supervised_loss import Objective, Terms
-from argrad.models.semi_supervised_module import SemiSupervisedModule
-from argrad.models.sequence_gan_module import SequenceGANModule
-from argrad.models.sequence_gan_run import SequenceGANSettings
-from argrad.models.tokenizer_module import TokenizerModule
-from argrad.models.tokenizer_prior import CodePrior
-from argrad.models.vae_module import DiscreteVAEModule, default_networks
-from argrad.models.vae_run import TrainSettings, build, load_run, train_run
-from argrad.models.vae_task import Schedules, VAETask
+from argrad.models.discrete_vae.module import DiscreteVAEModule, default_networks
+from argrad.models.discrete_vae.run import TrainSettings, build, load_run, train_run
+from argrad.models.discrete_vae.task import Schedules, VAETask
+from argrad.models.hashing.module import HashingModule
+from argrad.models.semi_supervised.augmentation import AUGMENTATIONS, Augmentation
+from argrad.models.semi_supervised.loss import Objective, Terms
+from argrad.models.semi_supervised.module import SemiSupervisedModule
+from argrad.models.sequence_gan.module import SequenceGANModule
+from argrad.models.sequence_gan.run import SequenceGANSettings
+from argrad.models.tokenizer.module import TokenizerModule
+from argrad.models.tokenizer.prior import CodePrior
 
 if TYPE_CHECKING:
-    from argrad.models.anatomical_segmenter import AnatomicalSegmenter
-    from argrad.models.attributes import AttributeVAE
-    from argrad.models.completion import ImageCompleter
-    from argrad.models.discrete_vae import DiscreteVAE
-    from argrad.models.hashing import HashingEncoder
-    from argrad.models.semi_supervised import SemiSupervisedVAE
-    from argrad.models.sequence_gan import SequenceGAN
-    from argrad.models.tokenizer import Tokenizer
+    from argrad.models.anatomy.scikit_learn import AnatomicalSegmenter
+    from argrad.models.attributes.scikit_learn import AttributeVAE
+    from argrad.models.completion.scikit_learn import ImageCompleter
+    from argrad.models.discrete_vae.scikit_learn import DiscreteVAE
+    from argrad.models.hashing.scikit_learn import HashingEncoder
+    from argrad.models.semi_supervised.scikit_learn import SemiSupervisedVAE
+    from argrad.models.sequence_gan.model import SequenceGAN
+    from argrad.models.tokenizer.scikit_learn import Tokenizer
 else:
     MODULES = {
-        "AnatomicalSegmenter": "anatomical_segmenter",
-        "AttributeVAE": "attributes",
-        "DiscreteVAE": "discrete_vae",
-        "HashingEncoder": "hashing",
-        "ImageCompleter": "completion",
-        "SemiSupervisedVAE": "semi_supervised",
-        "SequenceGAN": "sequence_gan",
-        "Tokenizer": "tokenizer",
+        "AnatomicalSegmenter": "anatomy.scikit_learn",
+        "AttributeVAE": "attributes.scikit_learn",
+        "DiscreteVAE": "discrete_vae.scikit_learn",
+        "HashingEncoder": "hashing.scikit_learn",
+        "ImageCompleter": "completion.scikit_learn",
+        "SemiSupervisedVAE": "semi_supervised.scikit_learn",
+        "SequenceGAN": "sequence_gan.model",
+        "Tokenizer": "tokenizer.scikit_learn",
     }
 
     def __getattr__(name: str) -> Any:

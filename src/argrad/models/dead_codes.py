@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from argrad.models.vae_module import DiscreteVAEModule
+from argrad.models.discrete_vae.module import DiscreteVAEModule
 
 __all__ = ["check_revivable", "perplexity", "revive", "used"]
 

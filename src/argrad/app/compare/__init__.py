@@ -1,0 +1,1 @@
+"""The tab Compare: runs side by side."""

@@ -1,0 +1,1 @@
+"""The tab Complete: several ways to fill a hole in a picture."""

@@ -1,0 +1,1 @@
+"""Models that the tab Explore can look into."""

@@ -1,0 +1,1 @@
+"""The tab Explore: codes, and the images that they stand for."""

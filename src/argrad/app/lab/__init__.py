@@ -1,0 +1,1 @@
+"""The tab Estimator lab: gradient estimators to play with."""

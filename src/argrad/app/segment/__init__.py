@@ -1,0 +1,1 @@
+"""The tab Segment: labels for a scan."""

@@ -1,0 +1,1 @@
+"""Images with attributes that can be read and switched, and a continuous remainder."""

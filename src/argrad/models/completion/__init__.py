@@ -1,0 +1,1 @@
+"""Images with a hole, and several ways to fill it."""

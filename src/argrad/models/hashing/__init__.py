@@ -1,0 +1,1 @@
+"""Codes of a few bits in which similar examples are neighbours."""

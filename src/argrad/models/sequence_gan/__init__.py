@@ -1,0 +1,1 @@
+"""A GAN whose generator writes symbols."""

@@ -1,0 +1,1 @@
+"""An image as a small grid of codes from one vocabulary, and back."""

@@ -1,0 +1,138 @@
+"""Training a tokenizer with the common loop: which data, which schedules, what is measured between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from argrad.estimators import Direct
+from argrad.models.dead_codes import perplexity, used
+from argrad.models.discrete_vae.task import Schedules, evaluate_in_batches
+from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.module import How, TokenizerModule
+from argrad.training import World
+
+__all__ = ["Rebuilder", "TokenizerTask", "squared_error", "usage_in_batches"]
+
+AT_ONCE = 500
+"""Images that are evaluated at a time."""
+
+
+class Rebuilder(Protocol):
+    """What turns images into codes and back."""
+
+    def reconstruct(
+        self, x: Tensor, how: How = "hard", *, temperature: float = 1.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The mean of x given its codes, ``[B, *shape]``."""
+
+    def usage(self, x: Tensor) -> Tensor:
+        """How often each code is used, ``[K]``."""
+
+
+@final
+class TokenizerTask:
+    """A tokenizer and its images, as the training loop wants them.
+
+    Args:
+        module: on its device already.
+        train: stored images ``[N, *shape]``, on the same device.
+        validation: stored images; the training images where there are none.
+        values: turns stored images into numbers, such as ``Images.values``.
+        schedules: of ε, τ and the KL weight.
+        revive_until: epochs after which dead codes are still revived; 0 never.
+    """
+
+    def __init__(
+        self,
+        module: TokenizerModule,
+        train: Tensor,
+        validation: Tensor,
+        values: Callable[[Tensor, torch.Generator], Tensor],
+        schedules: Schedules,
+        *,
+        revive_until: int = 0,
+    ) -> None:
+        self.module = module
+        self.train = train
+        self.validation = validation if len(validation) else train
+        self.values = values
+        self.schedules = schedules
+        self.revive_until = revive_until
+        self.device = train.device
+        self.train_size = len(train)
+        self.kl_weight = 1.0
+
+    def set_step(self, step: int) -> None:
+        """Set what follows a schedule."""
+        self.kl_weight = self.schedules.kl_weight(step)
+        self.schedules.apply(self.module.estimator, step)
+
+    def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
+        """The negative ELBO of each image, its KL weighted."""
+        if world.size > 1:
+            raise ValueError("a tokenizer is trained by one process; leave out torchrun")
+        x = self.values(self.train[batch], generator)
+        return self.module.losses(x, kl_weight=self.kl_weight, generator=generator)
+
+    def validate(self, generator: torch.Generator) -> dict[str, float]:
+        """On validation images, always with the same noise.
+
+        ``loss`` is the objective with the KL weight that training ends with, whatever it is now, so that epochs can be
+        compared; ``hard_error`` and ``soft_error`` are squared errors per pixel.
+        """
+        fixed = torch.Generator(self.device).manual_seed(0)
+
+        def measure(stored: Tensor) -> Tensor:
+            x = self.values(stored, fixed)
+            return self.module.negative_elbo(x, kl_weight=self.schedules.kl_weight.end, generator=fixed)
+
+        loss = evaluate_in_batches(measure, self.validation, AT_ONCE)
+        errors = {
+            f"{how}_error": squared_error(self.module, self.validation, self._values, how) for how in ("hard", "soft")
+        }
+        usage = usage_in_batches(self.module, self.validation, self._values)
+        return {"loss": loss, **errors, "perplexity": perplexity(usage), "used_codes": used(usage)}
+
+    def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
+        """Revive dead codes, while it is time."""
+        extra: dict[str, float] = {}
+        if epoch <= self.revive_until:
+            usage = usage_in_batches(self.module, self.validation, self._values)
+            some = torch.randperm(self.train_size, generator=generator, device=self.device)[:AT_ONCE]
+            extra["revived"] = revive_codes(self.module, usage, self._values(self.train[some]), optimiser, generator)
+        if isinstance(self.module.estimator, Direct):
+            extra["epsilon"] = self.module.estimator.epsilon.item()
+        return extra
+
+    def _values(self, stored: Tensor) -> Tensor:
+        return self.values(stored, torch.Generator(self.device).manual_seed(1))
+
+
+def squared_error(
+    module: Rebuilder,
+    stored: Tensor,
+    values: Callable[[Tensor], Tensor],
+    how: How = "hard",
+    *,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> float:
+    """The mean squared error per pixel of reconstructions of many images."""
+
+    def measure(chunk: Tensor) -> Tensor:
+        x = values(chunk)
+        rebuilt = module.reconstruct(x, how, temperature=temperature, generator=generator)
+        return (rebuilt - x).square().flatten(1).mean(1)
+
+    return evaluate_in_batches(measure, stored, AT_ONCE)
+
+
+def usage_in_batches(module: Rebuilder, stored: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+    """How often each code is used in many images, ``[K]``."""
+    chunks = stored.split(AT_ONCE)
+    parts = [module.usage(values(chunk)) * (len(chunk) / len(stored)) for chunk in chunks]
+    return torch.stack(parts).sum(0)

@@ -1,0 +1,102 @@
+"""Dead codes of a shared vocabulary are moved to where codes are lacking, and serve there."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from argrad import GumbelSoftmax
+from argrad.models import Schedules, TokenizerModule, used
+from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.task import TokenizerTask
+from argrad.training import LoopSettings, train
+
+CODES = 8
+DEAD = [4, 5, 6, 7]
+
+
+def build(dead: tuple[int, ...] = ()) -> TokenizerModule:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = TokenizerModule((8, 8), GumbelSoftmax(0.5, straight_through=True), codes=CODES, width=8, dimension=4)
+    with torch.no_grad():
+        module.decoder.codebook[list(dead)] += 100.0  # far from everything
+    return module
+
+
+def pictures(number: int = 60) -> Tensor:
+    """Every quarter of an image is one of four patterns."""
+    generator = torch.Generator().manual_seed(1)
+    patterns = torch.rand(4, 4, 4, generator=generator).round()
+    cells = patterns[torch.randint(4, (number, 2, 2), generator=generator)]
+    return cells.permute(0, 1, 3, 2, 4).reshape(number, 8, 8)
+
+
+def revive(module: TokenizerModule, usage: Tensor, x: Tensor, optimiser=None, seed: int = 0) -> int:
+    optimiser = optimiser or torch.optim.Adam(module.parameters())
+    return revive_codes(module, usage, x, optimiser, torch.Generator().manual_seed(seed))
+
+
+def test_codes_in_use_are_left_alone():
+    module, x = build(), pictures()
+    assert revive(module, torch.full((CODES,), 1 / CODES), x) == 0
+    assert torch.equal(module.decoder.codebook, build().decoder.codebook)
+
+
+def test_dead_codes_move_onto_cells_and_serve_them():
+    module, x = build(dead=DEAD), pictures()
+    assert not module.usage(x)[DEAD].any()
+    before = module.decoder.codebook[:4].clone()
+    assert revive(module, torch.tensor([0.25] * 4 + [0.0] * 4), x) == 4
+    assert torch.equal(module.decoder.codebook[:4], before)
+    vectors = module.encoder(x).flatten(0, 1)
+    distances = torch.cdist(module.decoder.codebook[DEAD], vectors)
+    assert distances.min(-1).values.max() < 1e-3
+    assert (module.usage(x)[DEAD] > 0).all()
+
+
+def test_cells_that_are_far_from_their_code_come_first():
+    """All cells but one lie on a code; the dead code goes to that one."""
+    module, x = build(), pictures(2)
+    with torch.no_grad():
+        vectors = module.encoder(x).flatten(0, 1)
+        module.decoder.codebook.copy_(vectors)
+        module.decoder.codebook[3] += 5.0
+    usage = torch.tensor([0.2, 0.2, 0.2, 0.0, 0.1, 0.1, 0.1, 0.1])
+    assert revive(module, usage, x) == 1
+    torch.testing.assert_close(module.decoder.codebook[3], vectors[3])
+
+
+def test_never_more_codes_than_cells_that_want_one():
+    module, x = build(dead=tuple(range(1, CODES))), pictures(1)
+    assert revive(module, torch.eye(CODES)[0], x) == 4
+    with torch.no_grad():
+        module.decoder.codebook[:4] = module.encoder(x).flatten(0, 1)
+    assert revive(module, torch.eye(CODES)[0], x) == 0  # every cell has its code
+
+
+def test_the_optimiser_forgets_what_it_knew_of_a_revived_code():
+    module, x = build(), pictures()
+    optimiser = torch.optim.Adam(module.parameters())
+    for _ in range(2):
+        optimiser.zero_grad()
+        module.losses(x, generator=torch.Generator().manual_seed(0)).mean().backward()
+        optimiser.step()
+    codebook = module.decoder.codebook
+    kept = {name: optimiser.state[codebook][name].clone() for name in ("exp_avg", "exp_avg_sq")}
+    revive(module, torch.tensor([0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.0]), x, optimiser)
+    for name, before in kept.items():
+        assert before[7].any()
+        assert not optimiser.state[codebook][name][7].any()
+        assert torch.equal(optimiser.state[codebook][name][:7], before[:7])
+
+
+@pytest.mark.parametrize("revive_until", [0, 2])
+def test_training_brings_them_back_only_when_told_to(revive_until):
+    module, x = build(dead=tuple(range(1, CODES))), pictures(100)
+    assert used(module.usage(x)) == pytest.approx(1 / CODES)
+    task = TokenizerTask(module, x, x[:0], lambda stored, _: stored, Schedules(), revive_until=revive_until)
+    trained = train(task, LoopSettings(epochs=5, batch_size=20, learning_rate=1e-2))
+    revived = [row.get("revived") for row in trained.history]
+    assert revived[0] == (7 if revive_until else None)
+    assert revived[revive_until:] == [None] * (5 - revive_until)
+    assert (trained.history[-1]["used_codes"] > 0.4) == bool(revive_until)
