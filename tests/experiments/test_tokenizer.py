@@ -22,7 +22,7 @@ from argrad.experiments.tokenizer import (
     run_dataset,
     score,
 )
-from argrad.experiments.tokenizer_page import beside
+from argrad.experiments.tokenizer_page import aims, beside
 from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
 from tiny_images import silent
@@ -276,6 +276,12 @@ def test_words_and_picture(result, tmp_path):
     assert markdown(result).count("| vq |") == 2
     plot(result, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_aims_are_counted(result):
+    rows = [{**result["rows"][0], "hard_over_soft": [1.0, 1.02], "perplexity": [101.0, 120.0]}, *result["rows"][1:2]]
+    assert aims({"rows": rows[:1]}).endswith("above 100: 1 of 1 rows.")
+    assert "1 of 2 rows; not digits vq (" in aims({"rows": rows})
 
 
 def test_images_beside_each_other():

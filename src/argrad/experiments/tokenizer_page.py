@@ -14,6 +14,8 @@ from argrad.experiments.pictures import unpacked
 __all__ = ["format_table", "markdown", "plot"]
 
 LOOKS = {**COLOURS, "direct-gradient": "#6ea6dc", "reinforce": "#8a8a8a", "vq": "#111111"}
+HARD_OVER_SOFT, PERPLEXITY = 1.05, 100.0
+"""Aims: hard codes at most so much worse than soft ones, more than so many codes in use."""
 HEADER = ("", "hard error", "soft error", "hard / soft", "perplexity", "codes used", "prior, nats", "ms a step")
 
 
@@ -70,7 +72,23 @@ def markdown(result: dict[str, Any]) -> str:
         lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in rows_of(result, dataset)]
         parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, aims(result)])
+
+
+def aims(result: dict[str, Any]) -> str:
+    """Which rows reach the aims, in the mean over seeds."""
+    short = [
+        f"{row['dataset']} {row['method']} ({statistics.fmean(row['hard_over_soft']):.3f}, "
+        f"{statistics.fmean(row['perplexity']):.0f})"
+        for row in result["rows"]
+        if statistics.fmean(row["hard_over_soft"]) > HARD_OVER_SOFT
+        or statistics.fmean(row["perplexity"]) <= PERPLEXITY
+    ]
+    reached = len(result["rows"]) - len(short)
+    return (
+        f"Hard codes within {HARD_OVER_SOFT - 1:.0%} of soft ones and a perplexity above {PERPLEXITY:.0f}: {reached} of "
+        f"{len(result['rows'])} rows{'; not ' if short else ''}{', '.join(short)}."
+    )
 
 
 def beside(images: np.ndarray[Any, Any], columns: int) -> np.ndarray[Any, Any]:
