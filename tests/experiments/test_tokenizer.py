@@ -122,6 +122,39 @@ def test_it_is_what_the_package_does(rotation):
         torch.testing.assert_close(ours.vectors, theirs.codebook)
 
 
+def test_it_replaces_what_the_package_replaces():
+    package = pytest.importorskip("vector_quantize_pytorch", reason="needs vector-quantize-pytorch to compare with")
+    theirs = package.VectorQuantize(dim=6, codebook_size=7, threshold_ema_dead_code=2)
+    ours = VectorQuantizer(7, 6, replace_below=2.0)
+    ours.vectors.copy_(theirs.codebook)
+    ours.sums.copy_(theirs.codebook)
+    kept, generator = torch.ones(7, dtype=torch.bool), torch.Generator().manual_seed(1)
+    for _ in range(4):
+        x = torch.randn(5, 8, 6, generator=generator)
+        theirs(x)
+        ours(x)
+        counts = theirs._codebook.cluster_size[0]
+        torch.testing.assert_close(ours.counts, counts)
+        kept = counts != 2  # which vectors take the others' place is drawn
+        torch.testing.assert_close(ours.vectors[kept], theirs.codebook[kept])
+        if not kept.all():
+            break
+    assert not kept.all()
+    assert kept.any()
+
+
+def test_the_rival_replaces_codes_for_as_long_as_the_others_are_revived():
+    model = build("vq", (8, 8), replace(TINY, replace_below=0.7), 0)
+    trainer = Trainer(model, IMAGES[0], Pace(100, batch_size=10, revive=0.5))
+    for progress, below in ((0.0, 0.7), (0.5, 0.7), (0.6, 0.0)):
+        trainer.set_progress(progress)
+        assert model.quantizer.replace_below.item() == pytest.approx(below)
+    before = model.quantizer.counts.clone().zero_()
+    model.quantizer.counts.copy_(before)
+    model.quantizer.replace(torch.randn(20, 4))
+    assert torch.equal(model.quantizer.counts, before)
+
+
 def test_the_rival_speaks_the_same_words():
     model = QuantizedModule((8, 8), codes=6, width=4, dimension=3).eval()
     x = as_values(IMAGES[0])

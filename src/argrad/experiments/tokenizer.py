@@ -87,6 +87,10 @@ class TokenizerComparison:
     """Of direct: changes of single codes per image and step, drawn at random from likely ones."""
     samples: int = 4
     """Of reinforce: draws per image."""
+    decay: float = 0.8
+    """Of vq: the share that a code keeps of its running mean at each step."""
+    replace_below: float = 2.0
+    """Of vq: a code that stands for fewer of a batch's cells, in the running mean, is replaced."""
     batch_size: int = 50
     """Images per step."""
     learning_rate: float = 2e-3
@@ -153,7 +157,14 @@ def build(method: str, shape: tuple[int, ...], settings: TokenizerComparison, se
     if method == "vq":
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return QuantizedModule(shape, codes=codes, width=width, dimension=width)
+            return QuantizedModule(
+                shape,
+                codes=codes,
+                width=width,
+                dimension=width,
+                decay=settings.decay,
+                replace_below=settings.replace_below,
+            )
     chosen: dict[str, Any] = {"estimator": method, "changes": settings.changes, "samples": settings.samples}
     return build_tokenizer(TokenizerSettings(codes=codes, width=width, dimension=width, seed=seed, **chosen), shape)
 

@@ -49,7 +49,7 @@ class Pace:
     anneal: float = 2 / 3
     """Progress up to which τ and β fall, exponentially; from there on the step size falls, in a straight line to 0."""
     revive: float = 0.9
-    """Dead codes are revived after each round up to this progress."""
+    """Dead codes are revived after each round up to this progress, and the rival's replaced at each step up to it."""
     seed: int = 0
 
     def temperature_at(self, progress: float) -> float:
@@ -140,6 +140,8 @@ class Trainer:
             group["lr"].fill_(self.pace.learning_rate_at(progress))
         if isinstance(self.model, TokenizerModule) and isinstance(self.model.estimator, GumbelSoftmax):
             self.model.estimator.temperature.fill_(self.pace.temperature_at(progress))
+        if isinstance(self.model, QuantizedModule) and progress > self.pace.revive:
+            self.model.quantizer.replace_below.zero_()
 
     def one_step(self) -> None:
         """Pick, encode, decode, differentiate, move; on a GPU with matrix products in TF32."""

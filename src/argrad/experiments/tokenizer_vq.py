@@ -47,6 +47,8 @@ class VectorQuantizer(nn.Module):
     vectors: Tensor
     counts: Tensor
     sums: Tensor
+    replace_below: Tensor
+    """0 ends replacement; a captured step reads it where it is."""
 
     def __init__(
         self,
@@ -59,12 +61,13 @@ class VectorQuantizer(nn.Module):
         rotation: bool = True,
     ) -> None:
         super().__init__()
-        self.decay, self.smoothing, self.replace_below, self.rotation = decay, smoothing, replace_below, rotation
+        self.decay, self.smoothing, self.rotation = decay, smoothing, rotation
         bound = math.sqrt(6 / (codes * dimension))  # the package's start
         start = torch.empty(codes, dimension).uniform_(-bound, bound)
         self.register_buffer("vectors", start)
         self.register_buffer("counts", torch.ones(codes))
         self.register_buffer("sums", start.clone())
+        self.register_buffer("replace_below", torch.tensor(float(replace_below)))
 
     def nearest(self, x: Tensor) -> Tensor:
         """The code of each vector, ``[..., dimension]`` to ``[...]``."""
@@ -89,8 +92,7 @@ class VectorQuantizer(nn.Module):
         total, number = self.counts.sum(), len(self.counts)
         smoothed = (self.counts + self.smoothing) / (total + number * self.smoothing) * total
         self.vectors.copy_(self.sums / smoothed[:, None])
-        if self.replace_below > 0:
-            self.replace(x)
+        self.replace(x)
 
     def replace(self, x: Tensor) -> None:
         """Put vectors of the batch, each at most once, in the place of codes that are hardly used."""
@@ -101,7 +103,7 @@ class VectorQuantizer(nn.Module):
         fresh = x[order[place.clamp(0, len(x) - 1)]]
         self.vectors.copy_(torch.where(unused[:, None], fresh, self.vectors))
         self.sums.copy_(torch.where(unused[:, None], fresh * self.replace_below, self.sums))
-        self.counts.masked_fill_(unused, self.replace_below)
+        self.counts.copy_(torch.where(unused, self.replace_below, self.counts))
 
 
 def rotate_onto(x: Tensor, target: Tensor) -> Tensor:
@@ -125,6 +127,8 @@ class QuantizedModule(nn.Module):
         dimension: of a code's vector.
         blocks: residual blocks on each side.
         likelihood: of the pixels.
+        decay: as in :class:`VectorQuantizer`.
+        replace_below: as in :class:`VectorQuantizer`.
         commitment: weight of the squared distance between the encoder's vectors and their codes, summed over an image.
             0.25 beside a sum over 28 × 28 pixels is the package's weight of 1 beside means, for 7 × 7 vectors of 64.
         rotation: as in :class:`VectorQuantizer`.
@@ -139,13 +143,15 @@ class QuantizedModule(nn.Module):
         dimension: int = 64,
         blocks: int = 1,
         likelihood: Likelihood = "bernoulli",
+        decay: float = 0.8,
+        replace_below: float = 2.0,
         commitment: float = 0.25,
         rotation: bool = True,
     ) -> None:
         super().__init__()
         self.codes, self.likelihood, self.commitment = codes, likelihood, commitment
         self.encoder = GridEncoder(shape, dimension, width, blocks)
-        self.quantizer = VectorQuantizer(codes, dimension, rotation=rotation)
+        self.quantizer = VectorQuantizer(codes, dimension, decay=decay, replace_below=replace_below, rotation=rotation)
         self.decoder = GridDecoder(shape, dimension, width, blocks)
 
     def losses(self, x: Tensor) -> Tensor:
