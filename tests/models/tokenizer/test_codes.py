@@ -74,20 +74,49 @@ def test_never_more_codes_than_cells_that_want_one():
     assert revive(module, torch.eye(CODES)[0], x) == 0  # every cell has its code
 
 
-def test_the_optimiser_forgets_what_it_knew_of_a_revived_code():
-    module, x = build(), pictures()
-    optimiser = torch.optim.Adam(module.parameters())
-    for _ in range(2):
+def steps(module: TokenizerModule, x: Tensor, optimiser: torch.optim.Optimizer, number: int) -> None:
+    for _ in range(number):
         optimiser.zero_grad()
         module.losses(x, generator=torch.Generator().manual_seed(0)).mean().backward()
         optimiser.step()
-    codebook = module.decoder.codebook
-    kept = {name: optimiser.state[codebook][name].clone() for name in ("exp_avg", "exp_avg_sq")}
-    revive(module, torch.tensor([0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.0]), x, optimiser)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_what_the_optimiser_knew_of_a_revived_code_is_replaced(amsgrad):
+    """By no direction, and by the size of the gradients of codes in use."""
+    module, x = build(), pictures()
+    optimiser = torch.optim.Adam(module.parameters(), amsgrad=amsgrad)
+    steps(module, x, optimiser, 2)
+    state = optimiser.state[module.decoder.codebook]
+    kept = {name: memory.clone() for name, memory in state.items() if name != "step"}
+    assert len(kept) == 2 + amsgrad
+    revive(module, torch.tensor([0.3, 0.1, 0.1, 0.1, 0.2, 0.2, 0.0, 0.0]), x, optimiser)
     for name, before in kept.items():
-        assert before[7].any()
-        assert not optimiser.state[codebook][name][7].any()
-        assert torch.equal(optimiser.state[codebook][name][:7], before[:7])
+        assert before[6:].any()
+        assert torch.equal(state[name][:6], before[:6])
+        after = torch.zeros(4) if name == "exp_avg" else before[:6].mean(0)
+        assert torch.equal(state[name][6:], after.expand(2, -1))
+
+
+def test_a_revived_code_steps_no_further_than_the_others():
+    """Adam's count of steps is that of the whole codebook: a mean square of 0 would be believed."""
+    module, x = build(dead=DEAD), pictures()
+    optimiser = torch.optim.Adam(module.parameters(), lr=1e-3)
+    steps(module, x, optimiser, 300)
+    assert revive(module, module.usage(x), x, optimiser) == 4
+    codebook = module.decoder.codebook
+    before = codebook.detach().clone()
+    steps(module, x, optimiser, 1)
+    lengths = (codebook.detach() - before).abs().amax(-1)
+    assert (lengths[DEAD] > 0).all()
+    assert lengths[DEAD].mean() < 1e-3 < lengths[:4].mean()  # squares of 0 make it 1.6e-3, whatever the gradient
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
+def test_threshold_is_a_share(threshold):
+    module, x = build(), pictures(2)
+    with pytest.raises(ValueError, match=f"threshold is a share of an equal share, 0 to 1, got {threshold}"):
+        revive_codes(module, torch.full((CODES,), 1 / CODES), x, None, torch.Generator(), threshold=threshold)
 
 
 @pytest.mark.parametrize("revive_until", [0, 2])
