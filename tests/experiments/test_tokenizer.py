@@ -22,7 +22,7 @@ from argrad.experiments.tokenizer import (
     run_dataset,
     score,
 )
-from argrad.experiments.tokenizer_page import aims, beside
+from argrad.experiments.tokenizer_page import aims, beside, hard_over_soft
 from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
 from tiny_images import silent
@@ -168,7 +168,7 @@ def test_the_rival_speaks_the_same_words():
 
 
 def test_a_pace_anneals_and_warms_up():
-    pace = Pace(90, rounds=4, temperature=(1.0, 0.25), kl_weight=(0.5, 0.125), warm_up=0.1, anneal=0.6)
+    pace = Pace(90, rounds=4, temperature=(1.0, 0.25), kl_weight=(0.5, 0.125), warm_up=0.1, anneal=0.6, settle=0.6)
     assert [pace.temperature_at(progress) for progress in (0, 0.3, 0.6, 1)] == pytest.approx([1, 0.5, 0.25, 0.25])
     assert [pace.kl_weight_at(progress) for progress in (0, 0.3, 0.6, 1)] == pytest.approx([0, 0.25, 0.125, 0.125])
     assert [pace.learning_rate_at(progress) for progress in (0, 0.6, 0.8, 1)] == pytest.approx([1e-3, 1e-3, 5e-4, 0])
@@ -311,10 +311,14 @@ def test_words_and_picture(result, tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_aims_are_counted(result):
-    rows = [{**result["rows"][0], "hard_over_soft": [1.0, 1.02], "perplexity": [101.0, 120.0]}, *result["rows"][1:2]]
+def test_aims_are_counted():
+    row = {"dataset": "digits", "method": "direct", "hard_error": [1.0, 1.02], "soft_error": [1.0, 1.0]}
+    row |= {"perplexity": [101.0, 120.0]}
+    assert hard_over_soft(row) == pytest.approx(1.01)
+    assert hard_over_soft(row | {"relaxed_error": [0.8, 1.02]}) == pytest.approx((1.25 + 1.02) / 2)
+    rows = [row, row | {"method": "vq", "perplexity": [90.0, 100.0]}]
     assert aims({"rows": rows[:1]}).endswith("above 100: 1 of 1 rows.")
-    assert "1 of 2 rows; not digits vq (" in aims({"rows": rows})
+    assert aims({"rows": rows}).endswith("1 of 2 rows; not digits vq (1.010, 95).")
 
 
 def test_images_beside_each_other():

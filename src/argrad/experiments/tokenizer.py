@@ -71,7 +71,7 @@ class TokenizerComparison:
     """What is compared."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """First weights, orders and noise."""
-    steps: int = 3000
+    steps: int = 2000
     """Training steps, the same for all; dead codes are revived in nine tenths of them."""
     codes: int = 512
     """Size of the vocabulary."""
@@ -82,7 +82,7 @@ class TokenizerComparison:
     kl_weight_minimum: float = 0.00001
     """β at last: it falls as τ does, from codes that are all tried to codes that are sure."""
     temperature_minimum: float = 0.15
-    """τ of the relaxations at last; it starts at 1, and falls for two thirds of the training."""
+    """τ of the relaxations at last; it starts at 1, and falls for a third of the training."""
     changes: int = 8
     """Of direct: changes of single codes per image and step, drawn at random from likely ones."""
     samples: int = 4
@@ -93,8 +93,8 @@ class TokenizerComparison:
     """Of vq: a code that stands for fewer of a batch's cells, in the running mean, is replaced."""
     batch_size: int = 50
     """Images per step."""
-    learning_rate: float = 2e-3
-    """Adam's step size; it falls to 0 in the last third of the training."""
+    learning_rate: float = 1e-3
+    """Adam's step size; it falls to 0 in the last two thirds of the training."""
     clip_norm: float = 1.0
     """Norm that the gradient of a batch is scaled down to."""
     looks: int = 16

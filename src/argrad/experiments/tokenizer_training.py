@@ -46,8 +46,10 @@ class Pace:
     """β at first, once it has risen, and at last."""
     warm_up: float = 0.1
     """Progress up to which β rises from 0."""
-    anneal: float = 2 / 3
-    """Progress up to which τ and β fall, exponentially; from there on the step size falls, in a straight line to 0."""
+    anneal: float = 1 / 3
+    """Progress up to which τ and β fall, exponentially."""
+    settle: float = 1 / 3
+    """Progress from which the step size falls, in a straight line to 0."""
     revive: float = 0.9
     """Dead codes are revived after each round up to this progress, and the rival's replaced at each step up to it."""
     seed: int = 0
@@ -63,7 +65,7 @@ class Pace:
 
     def learning_rate_at(self, progress: float) -> float:
         """Adam's step size."""
-        return self.learning_rate * min(1.0, (1 - progress) / max(1 - self.anneal, 1e-9))
+        return self.learning_rate * min(1.0, (1 - progress) / max(1 - self.settle, 1e-9))
 
     def ends(self) -> list[int]:
         """The step after which each round ends."""
