@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from argrad.data import Images
+from argrad.models import TokenizerModule
 from argrad.models.tokenizer.report import evaluate_tokenizer, write_tokenizer_report
 from argrad.models.tokenizer.run import (
     TokenizerSettings,
@@ -20,6 +21,7 @@ from argrad.models.tokenizer.run import (
     train_prior,
     train_tokenizer,
 )
+from argrad.models.tokenizer.task import TokenizerTask, at_once
 from argrad.training import BrokenFile, Interrupted, RunFolder, read_tensors
 from argrad.training.files import write_tensors
 
@@ -148,6 +150,25 @@ def test_scores_are_those_of_the_images(run, images):
     assert 1 <= scores["perplexity"] <= 6
     assert scores["relaxed_error"] > 0
     assert encode_in_batches(module, x[:0], lambda chunk: chunk).shape == (0, 2, 2)
+
+
+def test_large_images_are_looked_at_fewer_at_a_time(run, images, monkeypatch):
+    assert at_once((49, 512)) == 500  # 28 × 28
+    assert at_once((4096, 512)) == 8  # 256 × 256
+    assert at_once((2**20, 512)) == 1
+    _, module, prior, *_ = run
+    whole = evaluate_tokenizer(module, images, prior=prior)
+    sizes = []
+    monkeypatch.setattr("argrad.models.tokenizer.task.SCORES_AT_ONCE", 3 * 4 * 6)
+    original = TokenizerModule.scores
+    monkeypatch.setattr(TokenizerModule, "scores", lambda self, x: sizes.append(len(x)) or original(self, x))
+    pieces = evaluate_tokenizer(module, images, prior=prior)
+    assert pieces.pop("split") == whole.pop("split")
+    assert pieces == pytest.approx(whole, rel=1e-5)
+    task = TokenizerTask(module, images.train, images.validation, images.values, SETTINGS.schedules(30))
+    task.validate(torch.Generator())
+    encode_in_batches(module, images.train, lambda chunk: chunk)
+    assert max(sizes) == 3
 
 
 def test_the_report_shows_numbers_reconstructions_and_samples(run, images, tmp_path):
