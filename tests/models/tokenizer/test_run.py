@@ -24,6 +24,7 @@ from argrad.models.tokenizer.run import (
 from argrad.models.tokenizer.task import TokenizerTask, at_once
 from argrad.training import BrokenFile, Interrupted, RunFolder, read_tensors
 from argrad.training.files import write_tensors
+from broken_off import BrokenOff
 
 SETTINGS = TokenizerSettings(
     data="tiny",
@@ -89,28 +90,15 @@ def test_the_vocabulary_is_saved(run, images):
     torch.testing.assert_close(tensors["usage"], torch.bincount(codes, minlength=6) / len(codes))
 
 
-class Stopper:
-    """Progress that is a Ctrl-C at a given epoch of a given training."""
-
-    def __init__(self, training: int, epoch: int) -> None:
-        self.training, self.at, self.started = training, epoch, 0
-
-    def start(self, steps: int, done: int) -> None:
-        self.started += 1
-
-    def step(self, done: int, epoch: int, loss: float) -> None:
-        pass
-
-    def epoch(self, metrics) -> None:
-        if (self.started, metrics["epoch"]) == (self.training, self.at):
-            raise Interrupted("interrupted")
-
-
 @pytest.mark.parametrize("training", [1, 2], ids=["tokenizer", "prior"])
-def test_an_interrupted_run_ends_as_if_it_had_not_been(training, run, images, tmp_path):
+def test_a_run_broken_off_within_an_epoch_ends_as_if_it_had_not_been(training, run, images, tmp_path, monkeypatch):
+    """In the second epoch, when a dead code may have been revived; each epoch has three steps."""
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
     with pytest.raises(Interrupted):
-        whole(tmp_path / "run", images, progress=Stopper(training, 1))
-    whole(tmp_path / "run", images)
+        whole(tmp_path / "run", images, settings, progress=BrokenOff(monkeypatch, training, 5))
+    again = BrokenOff(monkeypatch)
+    whole(tmp_path / "run", images, settings, progress=again)
+    assert again.began == ([(6, 4), (6, 0)] if training == 1 else [(6, 6), (6, 4)])
     for name in ("model.safetensors", "vocabulary.safetensors"):
         once, twice = (read_tensors(path / name)[0] for path in (run[0], tmp_path / "run"))
         assert all(torch.equal(once[key], twice[key]) for key in once)
