@@ -89,6 +89,11 @@ def test_own_images_to_codes_and_back(run, capsys):
     with np.load("decoded.npz") as found:
         expected = module.decode(module.encode(torch.as_tensor(images))).numpy()
         np.testing.assert_allclose(found["images"], expected, atol=1e-6)
+    with np.load("codes.npz") as found:
+        np.savez("codes.npz", train=found["codes"][:2].astype(np.uint16), test=found["codes"][2:].astype(">i8"))
+    assert cli.main(["tokenize", "decode", str(run), "codes.npz"]) == 0
+    with np.load("decoded.npz") as found:
+        np.testing.assert_allclose(found["images"], expected, atol=1e-6)
     assert cli.main(["tokenize", "decode", str(run), "codes.npz", "--output", "back.png", "--number", "4"]) == 0
     with Image.open("back.png") as picture:
         assert picture.size == (68, 68)  # two by two, four screen pixels for one of 8 × 8, gaps of four
@@ -167,12 +172,30 @@ class TestRefusals:
     def test_codes_that_are_none(self, run, capsys):
         np.save("codes.npy", np.zeros((3, 2, 2)))
         assert "whole numbers" in one_error(capsys, "decode", str(run), "codes.npy")
+        for kind in ("complex64", "U3", "datetime64[s]"):
+            np.save("codes.npy", np.zeros((3, 2, 2), dtype=kind))
+            assert "whole numbers" in one_error(capsys, "decode", str(run), "codes.npy")
+        np.save("codes.npy", np.full((3, 2, 2), 2**64 - 1, dtype=np.uint64))
+        assert "got 18446744073709551615" in one_error(capsys, "decode", str(run), "codes.npy")
+        np.save("codes.npy", np.int64(3))
+        assert "[N, 2, 2]" in one_error(capsys, "decode", str(run), "codes.npy", "--output", "x.png")
         np.savez("other.npz", something=np.zeros(3))
         assert "name the array of codes `codes`" in one_error(capsys, "decode", str(run), "other.npz")
         Path("broken.npz").write_bytes(b"nothing like it")
         assert "broken.npz" in one_error(capsys, "decode", str(run), "broken.npz")
         assert "missing.npz" in one_error(capsys, "decode", str(run), "missing.npz")
         assert ".npy or .npz" in one_error(capsys, "decode", str(run), "codes.txt")
+
+    def test_no_codes_and_a_picture(self, run, capsys):
+        np.save("codes.npy", np.zeros((0, 2, 2), dtype=np.int64))
+        assert "no image to draw" in one_error(capsys, "decode", str(run), "codes.npy", "--output", "x.png")
+        assert cli.main(["tokenize", "decode", str(run), "codes.npy"]) == 0
+
+    @pytest.mark.parametrize("test", [np.zeros((3, 2, 3), np.int64), np.int64(1), np.full((3, 2, 2), "1")])
+    def test_parts_that_do_not_go_together(self, test, run, capsys):
+        np.savez("parts.npz", train=np.zeros((5, 2, 2), np.int64), test=test)
+        line = one_error(capsys, "decode", str(run), "parts.npz")
+        assert "parts.npz do not go together: train (5, 2, 2), test (" in line or "whole numbers" in line
 
     @pytest.mark.parametrize("action", [["encode"], ["sample", "--number", "0"], ["sample", "--output", "x.gif"]])
     def test_outputs_and_numbers(self, action, run, capsys):

@@ -139,17 +139,16 @@ STEPS = StepCost(lambda z: (z * normal(LENGTH, K, seed=8)).sum(-1) * z[..., :1, 
 """What a step costs depends on the first symbol too."""
 
 
-def exact(the_cost) -> tuple[Tensor, Tensor]:
-    start, moves = START[None].clone().requires_grad_(), MOVES[None].clone().requires_grad_()
-    Exact()(chain(start, moves), the_cost).sum().backward()
-    return start.grad[0], moves.grad[0]
+def exact(the_cost, *, learn_start: bool = True) -> tuple[Tensor, ...]:
+    return tuple(grad[0] for grad in rowwise(Exact(), the_cost, 1, learn_start=learn_start))
 
 
-def rowwise(estimator, the_cost, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def rowwise(estimator, the_cost, rows: int, *, learn_start: bool = True) -> tuple[Tensor, ...]:
     """The gradient of each row's own copy of the parameters: so many independent estimates."""
     start, moves = (p.expand(rows, *p.shape).clone().requires_grad_() for p in (START, MOVES))
-    estimator(chain(start, moves), the_cost, generator=torch.Generator().manual_seed(seed)).sum().backward()
-    return start.grad, moves.grad
+    q = chain(start if learn_start else start.detach(), moves)
+    estimator(q, the_cost, generator=torch.Generator().manual_seed(0)).sum().backward()
+    return (start.grad, moves.grad) if learn_start else (moves.grad,)
 
 
 UNBIASED = {
@@ -164,13 +163,47 @@ UNBIASED = {
 }
 
 
+@pytest.mark.parametrize("learn_start", [True, False])
 @pytest.mark.parametrize("name", UNBIASED)
-def test_estimators_have_the_exact_mean(name):
+def test_estimators_have_the_exact_mean(name, learn_start):
+    """A law of the first symbol may be given: then the scores of later steps alone want a gradient."""
     estimator, the_cost = UNBIASED[name]
-    found = rowwise(estimator, the_cost, 60_000)
-    for ours, theirs in zip(found, exact(the_cost), strict=True):
-        assert_mean(ours, theirs, comparisons=2 * len(UNBIASED))
+    found = rowwise(estimator, the_cost, 60_000, learn_start=learn_start)
+    for ours, theirs in zip(found, exact(the_cost, learn_start=learn_start), strict=True):
+        assert_mean(ours, theirs, comparisons=3 * len(UNBIASED))
         assert ours.std(0).max() > 0
+
+
+def test_whether_a_gradient_is_wanted():
+    """By anything on the way, in whatever mode one asks; the walk ends where that is known."""
+    calls = []
+
+    def made_of(*scores: Tensor, **options: object) -> Sequence:
+        def step(previous, t):
+            t = 0 if previous is None else t
+            calls.append(t)
+            return scores[t].expand(2 if previous is None else len(previous), K), t + 1
+
+        return Sequence(step, len(scores), **options)
+
+    fixed, learnt = torch.zeros(K), torch.zeros(K, requires_grad=True)
+    for options in ({}, {"end": 0}, {"validate": False}):
+        assert not made_of(fixed, fixed, fixed, **options).requires_grad
+        for where in range(4):
+            scores = [fixed] * 4
+            scores[where] = learnt
+            q = made_of(*scores, **options)
+            calls.clear()
+            with torch.no_grad():
+                assert q.requires_grad
+            assert calls == list(range(1, where + 1))
+
+
+def test_only_a_cost_without_gradient_for_the_scores_leaves_the_baseline_alone():
+    estimator = Reinforce()
+    for learn in (False, True):
+        estimator(chain(START[None], MOVES[None].clone().requires_grad_(learn)), cost)
+        assert bool(estimator.moments.location().any()) == learn
 
 
 def test_direct_is_one_categorical_variable_at_the_last_step():
@@ -316,17 +349,105 @@ def test_too_many_to_list():
     assert q.sample().shape == (1, 40, K)
 
 
-@pytest.mark.parametrize("batch", [0, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_batches_and_precisions(batch, dtype):
-    start = START.to(dtype).expand(batch, K).clone().requires_grad_()
-    q = chain(start, MOVES.to(dtype).expand(batch, K, K))
-    for estimator in (Exact(), Reinforce(2), LocalExpectation(), Direct(), GumbelSoftmax()):
-        value = estimator(q, lambda z: z[..., 0].sum(-1))
-        assert value.shape == (batch,)
-        assert value.dtype == dtype
-        value.sum().backward(retain_graph=True)
-    assert start.grad.shape == (batch, K)
+EVERY = {
+    "exact": Exact(),
+    "reinforce": Reinforce(8),
+    "local expectation": LocalExpectation(),
+    "direct": Direct(4.0),
+    "direct, two-sided": Direct(4.0, two_sided=True),
+    "direct, random changes": Direct(4.0, changes=4),
+    "gumbel-softmax": GumbelSoftmax(),
+    "straight-through": GumbelSoftmax(straight_through=True),
+}
+
+
+@pytest.mark.parametrize("batch", [0, 1, 40])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", EVERY)
+def test_batches_and_precisions(name, dtype, batch):
+    start, moves = (p.to(dtype).expand(batch, *p.shape).clone().requires_grad_() for p in (START, MOVES))
+    q = chain(start, moves)
+    value = EVERY[name](q, StepCost(lambda z: z[..., 0]), generator=torch.Generator().manual_seed(0))
+    assert value.shape == (batch,)
+    assert value.dtype == dtype
+    value.sum().backward()
+    for parameter in (start, moves):
+        assert parameter.grad.dtype == dtype
+        assert bool(parameter.grad.isfinite().all())
+        assert bool(parameter.grad.any()) or batch < 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_step_in_half_precision_is_given_half_precision(dtype):
+    torch.manual_seed(0)
+    cell, head = nn.GRUCell(4, 8, dtype=dtype), nn.Linear(8, 4, dtype=dtype)
+
+    def step(previous, state):
+        state = cell(torch.zeros(2, 4, dtype=dtype) if previous is None else previous, state)
+        return head(state), state
+
+    q = Sequence(step, 3)
+    for z in (q.sample((5,)), q.greedy(), q.enumerate()[:, None].expand(-1, 2, -1, -1)):
+        assert z.dtype == q.log_prob(z.float()).dtype == dtype
+    assert q.entropy().dtype == dtype
+
+
+def misled(bad: float, at: int, *, row: slice = slice(None), symbol: slice = slice(None), **options) -> Sequence:
+    """Scores of zero, but for one bad step."""
+
+    def step(previous, t):
+        t = 0 if previous is None else t
+        scores = torch.zeros(4 if previous is None else len(previous), K, requires_grad=True).clone()
+        if t == at:
+            scores[row, symbol] = bad
+        return scores, t + 1
+
+    return Sequence(step, LENGTH, **options)
+
+
+BAD = {
+    "NaN": (math.nan, 0, r"are NaN in .*first at index \(3, 0\); .*learning rate"),
+    "+inf": (math.inf, 1, r"are \+inf in .*first at index \(3, 1\); .*finite number"),
+    "all -inf": (-math.inf, slice(None), r"are all -inf .*first at index \(3,\); .*at least one"),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_scores_of_a_later_step_are_named(name, kind):
+    bad, symbol, words = BAD[kind]
+
+    def step(previous, t):
+        t = 0 if previous is None else t
+        scores = torch.zeros(4 if previous is None else len(previous), K) + learnt
+        if t == 2:
+            scores[3, symbol] = bad
+        return scores, t + 1
+
+    learnt = torch.zeros(K, requires_grad=True)
+    with pytest.raises(ValueError, match=f"Sequence step 2 scores {words}") as error:
+        EVERY[name](Sequence(step, LENGTH), lambda z: z[..., 0].sum(-1))
+    assert "\n" not in str(error.value)
+    assert EVERY[name](Sequence(step, LENGTH, validate=False), lambda z: z[..., 0].sum(-1)).shape == (4,)
+    noise = torch.zeros(2, 4, LENGTH, K)
+    assert torch.vmap(lambda noise: Sequence(step, LENGTH).sample(noise=noise))(noise).shape == noise.shape
+
+
+@pytest.mark.parametrize("end", [None, 0])
+@pytest.mark.parametrize("name", EVERY)
+def test_what_follows_an_impossible_symbol_or_the_end_is_not_looked_at(name, end):
+    """A step that has no answer to what follows symbol 0, which is impossible, or the end."""
+    allowed = torch.tensor([-torch.inf if end is None else 0.0, 0.0, 0.0])
+
+    def step(previous, state):
+        scores = (weights + allowed).expand(20 if previous is None else len(previous), K)
+        return scores if previous is None else torch.where(previous[:, :1] > 0.99, torch.nan, scores), None
+
+    weights = torch.zeros(K, requires_grad=True)
+    q = Sequence(step, LENGTH, end=end)
+    value = EVERY[name](q, lambda z: cost(z.double()), generator=torch.Generator().manual_seed(0))
+    value.sum().backward()
+    assert bool(value.isfinite().all() and weights.grad.isfinite().all() and weights.grad.any())
 
 
 @pytest.mark.parametrize(
@@ -348,6 +469,8 @@ def test_batches_and_precisions(batch, dtype):
         (lambda: Reinforce()(chain(START[None].clone().requires_grad_(), MOVES[None]), STEPS), "steps=3"),
         (lambda: argrad.Rebar()(small(), cost), "LocalExpectation"),
         (lambda: argrad.Arm()(small(), cost), "Reinforce"),
+        (lambda: argrad.DebiasedDirect()(small(), cost), "these do: .*LocalExpectation"),
+        (lambda: argrad.DebiasedDirect(changes=0)(small(), cost), "these do: .*LocalExpectation"),
         (lambda: StepCost(lambda z: z.sum())(torch.zeros(1, 2, 3)), "shape"),
         (lambda: ContinuedCost(small(), cost, torch.zeros(1), torch.zeros(1)).all(small()), "one sample"),
     ],

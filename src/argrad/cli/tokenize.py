@@ -223,19 +223,14 @@ class Decode:
         check_ending(self.output, ".npz", ".png")
         if self.number < 1:
             raise ValueError(f"--number must be at least 1, got {self.number}")
-        import torch
-
         from argrad.models.discrete_vae.run import choose_device
-        from argrad.models.tokenizer.run import load_tokenizer
-        from argrad.models.tokenizer.task import AT_ONCE
+        from argrad.models.tokenizer.run import decode_in_batches, load_tokenizer
 
         module, _ = load_tokenizer(self.run_folder.expanduser(), device=choose_device(self.device))
-        codes = torch.as_tensor(read_codes(self.codes.expanduser()))
-        module.check_codes(codes)
-        if self.output.suffix == ".png":
+        codes = read_codes(self.codes.expanduser())
+        if self.output.suffix == ".png" and codes.dim():
             codes = codes[: self.number]
-        device = module.decoder.codebook.device
-        images = torch.cat([module.decode(chunk.to(device)).cpu() for chunk in codes.split(AT_ONCE)])
+        images = decode_in_batches(module, codes)
         write_images(self.output.expanduser(), images, {"images": images.numpy()})
         out.result(f"{len(images)} images: {self.output}")
         out.machine({"run": str(self.run_folder), "output": str(self.output), "images": len(images)})
@@ -267,12 +262,12 @@ class SampleImages:
             raise ValueError(f"--number must be at least 1, got {self.number}")
         import torch
 
-        from argrad.models.tokenizer.run import load_prior, load_tokenizer
+        from argrad.models.tokenizer.run import decode_in_batches, load_prior, load_tokenizer
 
         module, _ = load_tokenizer(self.run_folder.expanduser())
         prior = load_prior(self.run_folder.expanduser())
         codes = prior.sample(self.number, generator=torch.Generator().manual_seed(self.seed))
-        images = module.decode(codes)
+        images = decode_in_batches(module, codes)
         write_images(self.output.expanduser(), images, {"images": images.numpy(), "codes": codes.numpy()})
         out.result(f"{self.number} samples: {self.output}")
         out.machine({"run": str(self.run_folder), "output": str(self.output), "number": self.number})
@@ -303,6 +298,9 @@ def read_codes(path: Path) -> Any:
     import zipfile
 
     import numpy as np
+    import torch
+
+    from argrad.models.tokenizer.run import as_whole_numbers
 
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(f"codes are read from an .npy or .npz file, got {path}")
@@ -313,16 +311,23 @@ def read_codes(path: Path) -> Any:
         arrays = {"codes": found} if isinstance(found, np.ndarray) else dict(found)
     except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as a NumPy file of numbers; save codes with np.savez") from error
-    parts = [arrays[name] for name in ("codes", "train", "validation", "test") if name in arrays]
+    if "codes" in arrays:
+        return as_whole_numbers(arrays["codes"])
+    parts = {name: arrays[name] for name in ("train", "validation", "test") if name in arrays}
     if not parts:
         raise ValueError(f"{path} holds {', '.join(arrays) or 'nothing'}: name the array of codes `codes`")
-    return parts[0] if "codes" in arrays else np.concatenate(parts)
+    if len({part.shape[1:] for part in parts.values()}) > 1 or not all(part.ndim for part in parts.values()):
+        shapes = ", ".join(f"{name} {part.shape}" for name, part in parts.items())
+        raise ValueError(f"the parts of {path} do not go together: {shapes}; save the codes as one array, `codes`")
+    return torch.cat([as_whole_numbers(part) for part in parts.values()])
 
 
 def write_images(path: Path, images: Any, arrays: dict[str, Any]) -> None:
     """A picture of images, or the arrays."""
     if path.suffix == ".npz":
         return write_arrays(path, arrays)
+    if len(images) == 0:
+        raise ValueError("there is no image to draw; give at least one grid of codes, or an --output that ends in .npz")
     from argrad.models.tokenizer.report import as_pictures
     from argrad.training.files import write_atomically
     from argrad.training.page import mosaic_png

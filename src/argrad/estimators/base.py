@@ -169,7 +169,7 @@ def attach_difference(value: Tensor, latent: Latent, plus: Tensor, minus: Tensor
     >>> h.grad
     tensor([5., 0.])
     """
-    if not (latent.requires_grad and torch.is_grad_enabled()):
+    if not (torch.is_grad_enabled() and latent.requires_grad):
         return value
     extra = tuple(range(plus.dim() - latent.scores.dim()))
     if isinstance(latent, Factorised):

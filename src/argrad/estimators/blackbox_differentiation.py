@@ -65,7 +65,7 @@ class BlackboxDifferentiation(Estimator):
         if noise is not None and noise.numel():
             raise ValueError("BlackboxDifferentiation uses no noise; leave noise out, or use ImplicitMLE")
         z = latent.mode()
-        wanted = latent.requires_grad and torch.is_grad_enabled()
+        wanted = torch.is_grad_enabled() and latent.requires_grad
         value, slope = value_and_slope(latent, cost, z, wanted=wanted)
         if slope is None:
             return value

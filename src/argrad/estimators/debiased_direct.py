@@ -149,12 +149,12 @@ class DebiasedDirect(Estimator):
             generator: where fresh noise comes from.
             noise: from :meth:`draw_noise`.
         """
-        if isinstance(latent, Latent) and not self._has_weights(latent):
+        if isinstance(latent, Structured) and not self._has_weights(latent):
             raise ValueError(
                 f"DebiasedDirect does not support {latent!r}: a single change leaves the set of structures; use "
                 'changes="gradient", changes=function, a function of z that returns weights, or changes=0'
             )
-        if isinstance(latent, Latent) and not self.supports(latent):
+        if isinstance(latent, Structured) and not self.supports(latent):
             raise ValueError(
                 f"DebiasedDirect does not support {latent!r} where scores without noise require grad: only law='gibbs' "
                 "gives them an unbiased gradient; detach them, or use Direct"
@@ -163,7 +163,7 @@ class DebiasedDirect(Estimator):
         draw, choice = self._split(latent, self.draw_noise(latent, generator=generator) if noise is None else noise)
         draws = self._draws(latent)
         z = latent.sample(noise=draw[0])
-        if not (latent.requires_grad and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and latent.requires_grad):
             return evaluate(cost, latent, z)
         if self._one_at_a_time(latent):
             value, weights, share = self._around_sample(latent, cost, z, choice)
@@ -200,7 +200,7 @@ class DebiasedDirect(Estimator):
         """Independent variables; structures that are sampled exactly, or whose noise reaches all that is trained."""
         if is_factorised(latent):
             return True
-        if not self._has_weights(latent):
+        if not isinstance(latent, Structured) or not self._has_weights(latent):
             return False
         return latent.law == "gibbs" or not any(other.requires_grad for other in latent.parameters[1:])
 

@@ -296,7 +296,7 @@ class Direct(Estimator):
         def choose(latent: Latent) -> Tensor:
             return latent.mode() if draw is None else latent.sample(noise=draw)
 
-        if not (latent.requires_grad and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and latent.requires_grad):
             return evaluate(cost, latent, choose(latent))
         if target is not None:
             if self.two_sided:

@@ -147,7 +147,7 @@ class ImplicitMLE(Estimator):
         )
         perturbed = latent.scores.detach() + self.temperature * noise
         z = latent.solve(perturbed).to(latent.scores.dtype)
-        wanted = latent.requires_grad and torch.is_grad_enabled()
+        wanted = torch.is_grad_enabled() and latent.requires_grad
         costs, slope = value_and_slope(latent, cost, z, wanted=wanted)
         value = costs.mean(0)
         if slope is None:

@@ -97,7 +97,7 @@ class PerturbedOptimizer(Estimator):
             slope = noise_score(latent, noise) if self.noise == "latent" else torch.where(read(latent), noise, 0.0)
             slope = (slope / self.sigma).to(scores.dtype)
             centred = (z - mean) / (self.samples - 1) if self.samples > 1 else z
-        if latent.requires_grad and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and latent.requires_grad:
             mean = mean + self._response(latent, z, centred, slope)
         return evaluate(cost, latent, mean)
 

@@ -107,7 +107,7 @@ class Reinforce(Estimator):
             return self._by_steps(latent, cost, z)
         costs = evaluate(cost, latent, z)
         value = costs.mean(0) if self.samples > 1 else costs.squeeze(0)
-        if not (latent.requires_grad and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and latent.requires_grad):
             return value
         observed = costs.detach()
         advantage = observed
@@ -137,7 +137,7 @@ class Reinforce(Estimator):
         """Each step is weighed by the costs from there on, against a baseline of its own."""
         costs = cost.per_step(z)
         value = costs.sum(-1).mean(0)
-        if not (latent.requires_grad and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and latent.requires_grad):
             return value
         ahead = costs.detach().flip(-1).cumsum(-1).flip(-1)
         advantage = ahead

@@ -27,7 +27,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from argrad.latents.base import MAX_STATES, Latent, Unavailable, check_scores
+from argrad.latents.base import (
+    MAX_STATES,
+    Latent,
+    Unavailable,
+    can_read_values,
+    check_scores,
+    describe_bad_scores,
+)
 from argrad.latents.categorical import Categorical, one_hot_argmax
 from argrad.noise import gumbel
 
@@ -48,7 +55,7 @@ class Sequence(Latent):
         length: how many symbols.
         state: given to the first call.
         end: a symbol after which there is nothing but itself, so that sequences may end early.
-        validate: False leaves out the check that reads the first scores.
+        validate: False leaves out the checks that read the scores, the first and all later ones.
 
     >>> again = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # a symbol likes to be repeated
     >>> def step(previous, state):
@@ -67,6 +74,7 @@ class Sequence(Latent):
             raise ValueError(f"Sequence needs a length of at least 1, got {length!r}")
         self.step = step
         self.end = end
+        self.validate = validate
         self._first, self._state = call(step, None, state)
         if self._first.dim() != 2:
             raise ValueError(
@@ -81,8 +89,18 @@ class Sequence(Latent):
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The first scores; those of later steps are made of the same parameters."""
-        return (self.scores,)
+        """The first scores and, where these want no gradient, those that follow, up to the first that want one.
+
+        What a function makes its scores of cannot be listed, but whether any of them want a gradient can be seen by
+        walking along one sequence, here the greedy one.
+        """
+        if self.scores.requires_grad:
+            return (self.scores,)
+        with torch.enable_grad():
+            _, seen = self._walk(
+                len(self._first), lambda t, scores: one_hot_argmax(scores), until=lambda scores: scores.requires_grad
+            )
+        return self.scores, seen
 
     @property
     def length(self) -> int:
@@ -214,8 +232,17 @@ class Sequence(Latent):
         """The best symbol at every step, whatever the others are."""
         return one_hot_argmax(scores)
 
-    def _walk(self, rows: int, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Symbols and scores ``[rows, length, k]`` of a walk in which ``choose(t, scores)`` picks the symbols."""
+    def _walk(
+        self,
+        rows: int,
+        choose: Callable[[int, Tensor], Tensor],
+        *,
+        until: Callable[[Tensor], bool] = lambda scores: False,
+    ) -> tuple[Tensor, Tensor]:
+        """Symbols and scores ``[rows, length, k]`` of a walk in which ``choose(t, scores)`` picks the symbols.
+
+        It is shorter where ``until(scores)`` says that a step was the last.
+        """
         times = rows // len(self._first) if rows else 1
 
         def repeat(tensor: Any) -> Any:
@@ -239,11 +266,14 @@ class Sequence(Latent):
                 only = torch.full((self.values,), -torch.inf, dtype=scores.dtype, device=scores.device)
                 only[self.end] = 0.0
                 scores = torch.where(over, only, scores)
-            symbols.append(choose(t, scores))
+            symbols.append(choose(t, scores).to(scores.dtype))  # noise is drawn in at least float32
             seen.append(scores)
+            if until(scores):
+                break
             if self.end is not None:
                 over = over | (symbols[-1].detach().argmax(-1, keepdim=True) == self.end)
-        return torch.stack(symbols, -2), torch.stack(seen, -2)
+        z, along = torch.stack(symbols, -2), torch.stack(seen, -2)
+        return z, check_reached(z, along) if self.validate and can_read_values(along) else along
 
     def _require_few(self, what: str, instead: str) -> None:
         if self.num_states > MAX_STATES:
@@ -260,6 +290,24 @@ def call(step: Step, previous: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Tensor):
         raise ValueError(f"a step must return (scores, state), got {type(returned).__name__}")
     return returned
+
+
+def check_reached(symbols: Tensor, scores: Tensor) -> Tensor:
+    """Raise a ValueError that names the first step by whose scores no symbol can be drawn; both ``[rows, steps, k]``.
+
+    What comes after an impossible symbol does not matter: such scores are returned as zeros where they are bad.
+    """
+    # The maximum is finite exactly when there is no NaN, no +inf and something above -inf.
+    allowed = scores.detach().amax(-1).abs() < torch.inf
+    if bool(allowed.all()):
+        return scores
+    possible = torch.where(symbols > 0, scores, 0.0).detach().amin(-1) > -torch.inf
+    reached = (~possible).long().cumsum(-1) - (~possible).long() == 0
+    scores = torch.where((allowed | reached).unsqueeze(-1), scores, 0.0)
+    if bool((bad := reached & ~allowed).any()):
+        step = int(bad.any(0).nonzero()[0])
+        raise ValueError(describe_bad_scores(f"Sequence step {step}", scores[:, step].detach()))
+    return scores
 
 
 def expected(log_p: Tensor, other: Tensor | float) -> Tensor:

@@ -34,7 +34,8 @@ from argrad.models.sequence_gan.run import (
 )
 from argrad.models.sequence_gan.scores import divergence, ngrams, score_sequences
 from argrad.models.sequence_gan.task import SequenceGANTask
-from argrad.training import BrokenFile, RunFolder, World
+from argrad.training import BrokenFile, Interrupted, RunFolder, World
+from broken_off import BrokenOff
 
 SYMBOLS, LENGTH = 3, 3
 LINES = [first + second + third for first in "abc" for second in "xyz" for third in "abc"]
@@ -323,6 +324,31 @@ def test_a_run_goes_on_and_is_loaded(tmp_path):
         assert vocabulary == text.vocabulary
         assert all(torch.equal(one, module.state_dict()[name]) for name, one in loaded.state_dict().items())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("training", [1, 2], ids=["likelihood", "game"])
+@pytest.mark.parametrize("estimator", ["reinforce", "direct"])
+def test_a_run_broken_off_within_an_epoch_ends_as_if_it_had_not_been(training, estimator, tmp_path, monkeypatch):
+    """Each epoch has three steps; both players have moved before, and direct has changed its ε."""
+    text = as_text(LINES)
+    changes = {"estimator": estimator, "likelihood_epochs": 2, "checkpoint_seconds": 0.0}
+    settings = SequenceGANSettings(**{**vars(TINY), **changes})
+
+    def sitting(path: Path, progress: BrokenOff) -> dict[str, Tensor]:
+        folder = RunFolder.open(path) if path.exists() else RunFolder.create(path, sequence_gan_config(settings, text))
+        module = build_sequence_gan(settings, len(text.vocabulary), text.length)
+        train_likelihood(settings, folder, module, text, progress=progress)
+        train_adversarially(settings, folder, module, text, progress=progress)
+        return torch.load(path / "state.pt", weights_only=True)["module"]
+
+    once = sitting(tmp_path / "once", BrokenOff(monkeypatch))
+    with pytest.raises(Interrupted):
+        sitting(tmp_path / "twice", BrokenOff(monkeypatch, training, 5))
+    again = BrokenOff(monkeypatch)
+    twice = sitting(tmp_path / "twice", again)
+    assert again.began == ([(6, 4), (6, 0)] if training == 1 else [(6, 6), (6, 4)])
+    assert once.keys() == twice.keys()
+    assert all(torch.equal(once[name], twice[name]) for name in once)
 
 
 # ------------------------------------------------------------------------------------------------- the object, commands

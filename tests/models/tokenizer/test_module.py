@@ -206,5 +206,13 @@ class TestRefusals:
     def test_codes_that_are_no_grid_or_no_whole_numbers(self):
         with pytest.raises(ValueError, match=r"\[N, 1, 2\]"):
             build().decode(torch.zeros(3, 2, dtype=torch.int64))
-        with pytest.raises(ValueError, match="whole numbers"):
-            build().decode(torch.zeros(3, 1, 2))
+        for kind in (torch.float32, torch.bool, torch.complex64):
+            with pytest.raises(ValueError, match=f"whole numbers, as .* returns them, got {kind}"):
+                build().decode(torch.zeros(3, 1, 2, dtype=kind))
+
+    @pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8])
+    def test_whole_numbers_of_any_kind(self, kind):
+        codes = torch.tensor([[[0, 2]], [[1, 1]]])
+        assert torch.equal(build().decode(codes.to(kind)), build().decode(codes))
+        with pytest.raises(ValueError, match="0 to 2, the vocabulary of this tokenizer, got 120"):
+            build().decode(torch.tensor([[[0, 120]]]).to(kind))

@@ -58,6 +58,13 @@ def test_samples_follow_the_law(prior, every):
     assert error.max() < 4.5
 
 
+def test_what_is_drawn_does_not_depend_on_how_many_at_a_time(prior, monkeypatch):
+    whole = prior.sample(100, generator=torch.Generator().manual_seed(3))
+    for scores in (7 * 4 * CODES, 1):
+        monkeypatch.setattr("argrad.models.tokenizer.task.SCORES_AT_ONCE", scores)
+        assert torch.equal(prior.sample(100, generator=torch.Generator().manual_seed(3)), whole)
+
+
 def test_it_learns_a_rule():
     """Columns whose two codes are equal: half of the entropy of independent cells."""
     generator = torch.Generator().manual_seed(2)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from argrad.data import Images
+from argrad.models import TokenizerModule
 from argrad.models.tokenizer.report import evaluate_tokenizer, write_tokenizer_report
 from argrad.models.tokenizer.run import (
     TokenizerSettings,
@@ -20,8 +21,10 @@ from argrad.models.tokenizer.run import (
     train_prior,
     train_tokenizer,
 )
+from argrad.models.tokenizer.task import TokenizerTask, at_once
 from argrad.training import BrokenFile, Interrupted, RunFolder, read_tensors
 from argrad.training.files import write_tensors
+from broken_off import BrokenOff
 
 SETTINGS = TokenizerSettings(
     data="tiny",
@@ -87,28 +90,15 @@ def test_the_vocabulary_is_saved(run, images):
     torch.testing.assert_close(tensors["usage"], torch.bincount(codes, minlength=6) / len(codes))
 
 
-class Stopper:
-    """Progress that is a Ctrl-C at a given epoch of a given training."""
-
-    def __init__(self, training: int, epoch: int) -> None:
-        self.training, self.at, self.started = training, epoch, 0
-
-    def start(self, steps: int, done: int) -> None:
-        self.started += 1
-
-    def step(self, done: int, epoch: int, loss: float) -> None:
-        pass
-
-    def epoch(self, metrics) -> None:
-        if (self.started, metrics["epoch"]) == (self.training, self.at):
-            raise Interrupted("interrupted")
-
-
 @pytest.mark.parametrize("training", [1, 2], ids=["tokenizer", "prior"])
-def test_an_interrupted_run_ends_as_if_it_had_not_been(training, run, images, tmp_path):
+def test_a_run_broken_off_within_an_epoch_ends_as_if_it_had_not_been(training, run, images, tmp_path, monkeypatch):
+    """In the second epoch, when a dead code may have been revived; each epoch has three steps."""
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
     with pytest.raises(Interrupted):
-        whole(tmp_path / "run", images, progress=Stopper(training, 1))
-    whole(tmp_path / "run", images)
+        whole(tmp_path / "run", images, settings, progress=BrokenOff(monkeypatch, training, 5))
+    again = BrokenOff(monkeypatch)
+    whole(tmp_path / "run", images, settings, progress=again)
+    assert again.began == ([(6, 4), (6, 0)] if training == 1 else [(6, 6), (6, 4)])
     for name in ("model.safetensors", "vocabulary.safetensors"):
         once, twice = (read_tensors(path / name)[0] for path in (run[0], tmp_path / "run"))
         assert all(torch.equal(once[key], twice[key]) for key in once)
@@ -148,6 +138,25 @@ def test_scores_are_those_of_the_images(run, images):
     assert 1 <= scores["perplexity"] <= 6
     assert scores["relaxed_error"] > 0
     assert encode_in_batches(module, x[:0], lambda chunk: chunk).shape == (0, 2, 2)
+
+
+def test_large_images_are_looked_at_fewer_at_a_time(run, images, monkeypatch):
+    assert at_once((49, 512)) == 500  # 28 × 28
+    assert at_once((4096, 512)) == 8  # 256 × 256
+    assert at_once((2**20, 512)) == 1
+    _, module, prior, *_ = run
+    whole = evaluate_tokenizer(module, images, prior=prior)
+    sizes = []
+    monkeypatch.setattr("argrad.models.tokenizer.task.SCORES_AT_ONCE", 3 * 4 * 6)
+    original = TokenizerModule.scores
+    monkeypatch.setattr(TokenizerModule, "scores", lambda self, x: sizes.append(len(x)) or original(self, x))
+    pieces = evaluate_tokenizer(module, images, prior=prior)
+    assert pieces.pop("split") == whole.pop("split")
+    assert pieces == pytest.approx(whole, rel=1e-5)
+    task = TokenizerTask(module, images.train, images.validation, images.values, SETTINGS.schedules(30))
+    task.validate(torch.Generator())
+    encode_in_batches(module, images.train, lambda chunk: chunk)
+    assert max(sizes) == 3
 
 
 def test_the_report_shows_numbers_reconstructions_and_samples(run, images, tmp_path):

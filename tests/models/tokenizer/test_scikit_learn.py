@@ -9,6 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 from argrad import Direct, Tokenizer
 from argrad.data import Images
+from argrad.models import CodePrior, TokenizerModule
 from argrad.models.tokenizer.run import TokenizerSettings, tokenizer_config, train_prior, train_tokenizer
 from argrad.training import RunFolder
 
@@ -45,6 +46,10 @@ def test_codes_and_back(model, X):
     assert np.array_equal(images, model.inverse_transform(torch.as_tensor(codes)))
     assert np.array_equal(model.transform(torch.as_tensor(X)), codes)
     assert model.vocabulary_.shape == (16, 4)
+    for kind in ("u1", "u2", "u4", "u8", "i1", ">i8", ">u2"):
+        assert np.array_equal(model.inverse_transform(codes.astype(kind)), images)
+    assert model.inverse_transform(codes[:0]).shape == (0, 8, 8)
+    assert np.array_equal(model.transform(X.astype(">f4")), codes)
 
 
 def test_samples(model):
@@ -52,6 +57,28 @@ def test_samples(model):
     assert images.shape == (5, 8, 8)
     assert np.array_equal(images, model.decode(codes))
     assert 0 <= images.min() <= images.max() <= 1
+
+
+def test_many_samples_are_drawn_and_decoded_in_pieces(model, monkeypatch):
+    def largest(method: str) -> list[int]:
+        sizes, original = [], getattr(CodePrior if method == "sequence" else TokenizerModule, method)
+
+        def watched(self, given, *rest):
+            sizes.append(given if isinstance(given, int) else len(given))
+            return original(self, given, *rest)
+
+        monkeypatch.setattr(CodePrior if method == "sequence" else TokenizerModule, method, watched)
+        return sizes
+
+    few = clone(model).set_params(random_state=3)
+    few._keep(model.module_, model.prior_, [], [])
+    whole = few.sample(1200)
+    drawn, decoded = largest("sequence"), largest("decode")
+    monkeypatch.setattr("argrad.models.tokenizer.task.SCORES_AT_ONCE", 300 * 4 * 16)
+    pieces = few.sample(1200)
+    assert drawn == decoded == [300] * 4
+    assert np.array_equal(pieces[1], whole[1])
+    np.testing.assert_allclose(pieces[0], whole[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +160,12 @@ class TestRefusals:
             model.transform(np.zeros((2, 28, 28)))
         with pytest.raises(ValueError, match="0 to 15, the vocabulary of this tokenizer, got 16"):
             model.inverse_transform(np.full((1, 2, 2), 16))
-        with pytest.raises(ValueError, match="whole numbers"):
-            model.inverse_transform(np.zeros((1, 2, 2)))
+        for kind in ("f4", "?", "c8", "U3", "S3", "M8[s]", "m8[s]", object):
+            with pytest.raises(ValueError, match=r"whole numbers, as .* returns them, got an array of"):
+                model.inverse_transform(np.zeros((1, 2, 2), dtype=kind))
+        for far in (2**62, 2**63, 2**64 - 1):
+            with pytest.raises(ValueError, match=f"vocabulary.* got {far}"):
+                model.inverse_transform(np.full((1, 2, 2), far, dtype=np.uint64))
 
     def test_samples_without_a_prior(self, model, X):
         with pytest.raises(ValueError, match="n_samples"):

@@ -310,10 +310,10 @@ class TokenizerModule(nn.Module):
                 f"codes must have shape [N, {self.grid[0]}, {self.grid[1]}], one for each cell of the grid, got "
                 f"{tuple(codes.shape)}"
             )
-        if codes.is_floating_point() or codes.dtype == torch.bool:
+        if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
             raise ValueError(f"codes must be whole numbers, as encode() returns them, got {codes.dtype}")
-        if can_read_values(codes) and codes.numel() and (int(codes.min()) < 0 or int(codes.max()) >= self.codes):
-            outside = codes[(codes < 0) | (codes >= self.codes)]
-            raise ValueError(
-                f"codes must be 0 to {self.codes - 1}, the vocabulary of this tokenizer, got {int(outside[0])}"
-            )
+        numbers = codes.long()  # most unsigned tensors cannot be compared
+        outside = (numbers < 0) | (numbers >= self.codes)
+        if can_read_values(codes) and bool(outside.any()):
+            first = codes.flatten()[int(outside.flatten().nonzero()[0])].item()
+            raise ValueError(f"codes must be 0 to {self.codes - 1}, the vocabulary of this tokenizer, got {first}")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from argrad.latents import Sequence
 from argrad.models.discrete_vae.task import evaluate_in_batches
+from argrad.models.tokenizer.task import at_once
 from argrad.training import World
 
 __all__ = ["CodePrior", "PriorTask"]
@@ -90,9 +91,10 @@ class CodePrior(nn.Module):
 
     @torch.no_grad()
     def sample(self, number: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw grids of codes, ``[number, rows, columns]``."""
-        z = self.sequence(number).sample(generator=generator)
-        return z.argmax(-1).reshape(-1, *self.grid)
+        """Draw grids of codes, ``[number, rows, columns]``, so many at a time that they fit into memory."""
+        pieces = torch.arange(number).split(at_once((self.length, self.codes)))
+        drawn = [self.sequence(len(piece)).sample(generator=generator).argmax(-1) for piece in pieces]
+        return torch.cat(drawn).reshape(-1, *self.grid)
 
 
 @final
@@ -123,7 +125,8 @@ class PriorTask:
 
     def validate(self, generator: torch.Generator) -> dict[str, float]:
         """−log p of validation codes, in nats per image."""
-        return {"loss": evaluate_in_batches(lambda codes: -self.module.log_prob(codes), self.validation)}
+        size = at_once((self.module.length, self.module.codes))
+        return {"loss": evaluate_in_batches(lambda codes: -self.module.log_prob(codes), self.validation, size)}
 
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
         """Nothing is done between epochs."""

@@ -18,7 +18,7 @@ from argrad.models.discrete_vae.task import evaluate_in_batches
 from argrad.models.tokenizer.module import TokenizerModule
 from argrad.models.tokenizer.prior import CodePrior
 from argrad.models.tokenizer.run import TokenizerSettings, encode_in_batches, fixed_values
-from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
+from argrad.models.tokenizer.task import at_once, squared_error, usage_in_batches
 from argrad.training import page
 from argrad.training.files import write_atomically
 
@@ -56,26 +56,26 @@ def evaluate_tokenizer(
         return torch.Generator(device).manual_seed(seed)
 
     draws = noise()
-    usage = usage_in_batches(module, stored, values)
+    size = at_once(module.event_shape)
+    usage = usage_in_batches(module, stored, values, size=size)
     scores: dict[str, Any] = {
         "split": split,
         "images": len(stored),
-        "hard_error": squared_error(module, stored, values, "hard"),
-        "soft_error": squared_error(module, stored, values, "soft"),
-        "sampled_error": squared_error(module, stored, values, "sampled", generator=noise()),
-        "negative_elbo": evaluate_in_batches(
-            lambda x: module.negative_elbo(values(x), generator=draws), stored, AT_ONCE
-        ),
-        "kl": evaluate_in_batches(lambda x: module.posterior(values(x)).kl(), stored, AT_ONCE),
+        "hard_error": squared_error(module, stored, values, "hard", size=size),
+        "soft_error": squared_error(module, stored, values, "soft", size=size),
+        "sampled_error": squared_error(module, stored, values, "sampled", generator=noise(), size=size),
+        "negative_elbo": evaluate_in_batches(lambda x: module.negative_elbo(values(x), generator=draws), stored, size),
+        "kl": evaluate_in_batches(lambda x: module.posterior(values(x)).kl(), stored, size),
         "perplexity": perplexity(usage),
         "used_codes": used(usage),
     }
     if temperature is not None:
-        relaxed = squared_error(module, stored, values, "relaxed", temperature=temperature, generator=noise())
-        scores["relaxed_error"] = relaxed
+        scores["relaxed_error"] = squared_error(
+            module, stored, values, "relaxed", temperature=temperature, generator=noise(), size=size
+        )
     if prior is not None:
         codes = encode_in_batches(module, stored, values)
-        scores["prior_nll"] = evaluate_in_batches(lambda one: -prior.log_prob(one), codes, AT_ONCE)
+        scores["prior_nll"] = evaluate_in_batches(lambda one: -prior.log_prob(one), codes, size)
     return scores
 
 

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from argrad.data import Images, load
@@ -22,7 +24,7 @@ from argrad.models.discrete_vae.module import Likelihood
 from argrad.models.discrete_vae.task import Schedules
 from argrad.models.tokenizer.module import TokenizerModule
 from argrad.models.tokenizer.prior import CodePrior, PriorTask
-from argrad.models.tokenizer.task import AT_ONCE, TokenizerTask, usage_in_batches
+from argrad.models.tokenizer.task import TokenizerTask, at_once, usage_in_batches
 from argrad.training import (
     Decay,
     LoopSettings,
@@ -39,7 +41,9 @@ from argrad.training.files import write_tensors
 __all__ = [
     "TokenizerEstimator",
     "TokenizerSettings",
+    "as_whole_numbers",
     "build_tokenizer",
+    "decode_in_batches",
     "encode_in_batches",
     "load_images",
     "load_prior",
@@ -245,7 +249,7 @@ def write_vocabulary(folder: RunFolder, module: TokenizerModule, images: Images)
     """Write the codebook and the use of its codes on validation images; returns the path."""
     device = module.decoder.codebook.device
     stored = (images.validation if len(images.validation) else images.train).to(device)
-    usage = usage_in_batches(module, stored, fixed_values(images, device))
+    usage = usage_in_batches(module, stored, fixed_values(images, device), size=at_once(module.event_shape))
     path = folder.path / "vocabulary.safetensors"
     write_tensors(path, {"codebook": module.decoder.codebook, "usage": usage}, {"format": "pt"})
     return path
@@ -259,8 +263,26 @@ def fixed_values(images: Images, device: torch.device) -> Any:
 def encode_in_batches(module: TokenizerModule, stored: Tensor, values: Any) -> Tensor:
     """The codes of many stored images, ``[N, rows, columns]``, on the module's device."""
     device = module.decoder.codebook.device
-    parts = [module.encode(values(chunk.to(device))) for chunk in stored.split(AT_ONCE)]
+    parts = [module.encode(values(chunk.to(device))) for chunk in stored.split(at_once(module.event_shape))]
     return torch.cat(parts) if parts else torch.zeros(0, *module.grid, dtype=torch.int64, device=device)
+
+
+def decode_in_batches(module: TokenizerModule, codes: Any) -> Tensor:
+    """The images of many codes, ``[N, *shape]`` on the CPU, given as an array or a tensor ``[N, rows, columns]``."""
+    known = codes.detach() if isinstance(codes, Tensor) else as_whole_numbers(np.asarray(codes))
+    module.check_codes(known)
+    device = module.decoder.codebook.device
+    chunks = known.split(at_once(module.event_shape))
+    return torch.cat([module.decode(chunk.to(device)).cpu() for chunk in chunks])
+
+
+def as_whole_numbers(array: NDArray[Any]) -> Tensor:
+    """An array of whole numbers of any size, sign and order of bytes as int64."""
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"codes must be whole numbers, as encode() returns them, got an array of {array.dtype}")
+    if array.size and int(array.max()) > torch.iinfo(torch.int64).max:
+        raise ValueError(f"codes must be numbers of a vocabulary, got {int(array.max())}")
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def train_prior(

@@ -24,6 +24,7 @@ from argrad.models.tokenizer.run import (
     TokenizerEstimator,
     TokenizerSettings,
     build_tokenizer,
+    decode_in_batches,
     encode_in_batches,
     load_prior,
     load_tokenizer,
@@ -31,7 +32,6 @@ from argrad.models.tokenizer.run import (
     train_prior,
     train_tokenizer,
 )
-from argrad.models.tokenizer.task import AT_ONCE
 from argrad.training import Interrupted
 
 __all__ = ["Tokenizer"]
@@ -201,11 +201,7 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def inverse_transform(self, codes: ArrayLike) -> NDArray[np.float32]:
         """The mean image given codes ``[n, H / 4, W / 4]``: ``[n, *shape]``."""
         check_is_fitted(self, "module_")
-        array = codes.detach().cpu() if isinstance(codes, Tensor) else torch.as_tensor(np.asarray(codes))
-        self.module_.check_codes(array)
-        device = self.module_.decoder.codebook.device
-        parts = [self.module_.decode(chunk.to(device)).cpu() for chunk in array.split(AT_ONCE)]
-        return torch.cat(parts).numpy()
+        return decode_in_batches(self.module_, codes).numpy()
 
     def decode(self, codes: ArrayLike) -> NDArray[np.float32]:
         """Another word for :meth:`inverse_transform`."""
@@ -277,4 +273,4 @@ def as_floats(X: Any, name: str) -> Tensor:
     array = np.asarray(X)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold numbers, got an array of {array.dtype}")
-    return torch.tensor(array, dtype=torch.float32)
+    return torch.from_numpy(array.astype(np.float32))  # in whatever order its bytes were

@@ -15,10 +15,18 @@ from argrad.models.tokenizer.codes import revive_codes
 from argrad.models.tokenizer.module import How, TokenizerModule
 from argrad.training import World
 
-__all__ = ["Rebuilder", "TokenizerTask", "squared_error", "usage_in_batches"]
+__all__ = ["Rebuilder", "TokenizerTask", "at_once", "squared_error", "usage_in_batches"]
 
 AT_ONCE = 500
-"""Images that are evaluated at a time."""
+"""Images that are evaluated at a time, at most …"""
+SCORES_AT_ONCE = 2**24
+"""… and scores, one of every code in every cell."""
+
+
+def at_once(event_shape: tuple[int, int]) -> int:
+    """How many images of so many cells and codes are evaluated at a time: fewer where they are large."""
+    cells, codes = event_shape
+    return max(1, min(AT_ONCE, SCORES_AT_ONCE // (cells * codes)))
 
 
 class Rebuilder(Protocol):
@@ -85,24 +93,27 @@ class TokenizerTask:
         compared; ``hard_error`` and ``soft_error`` are squared errors per pixel.
         """
         fixed = torch.Generator(self.device).manual_seed(0)
+        size = at_once(self.module.event_shape)
 
         def measure(stored: Tensor) -> Tensor:
             x = self.values(stored, fixed)
             return self.module.negative_elbo(x, kl_weight=self.schedules.kl_weight.end, generator=fixed)
 
-        loss = evaluate_in_batches(measure, self.validation, AT_ONCE)
+        loss = evaluate_in_batches(measure, self.validation, size)
         errors = {
-            f"{how}_error": squared_error(self.module, self.validation, self._values, how) for how in ("hard", "soft")
+            f"{how}_error": squared_error(self.module, self.validation, self._values, how, size=size)
+            for how in ("hard", "soft")
         }
-        usage = usage_in_batches(self.module, self.validation, self._values)
+        usage = usage_in_batches(self.module, self.validation, self._values, size=size)
         return {"loss": loss, **errors, "perplexity": perplexity(usage), "used_codes": used(usage)}
 
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
         """Revive dead codes, while it is time."""
         extra: dict[str, float] = {}
         if epoch <= self.revive_until:
-            usage = usage_in_batches(self.module, self.validation, self._values)
-            some = torch.randperm(self.train_size, generator=generator, device=self.device)[:AT_ONCE]
+            size = at_once(self.module.event_shape)
+            usage = usage_in_batches(self.module, self.validation, self._values, size=size)
+            some = torch.randperm(self.train_size, generator=generator, device=self.device)[:size]
             extra["revived"] = revive_codes(self.module, usage, self._values(self.train[some]), optimiser, generator)
         if isinstance(self.module.estimator, Direct):
             extra["epsilon"] = self.module.estimator.epsilon.item()
@@ -120,6 +131,7 @@ def squared_error(
     *,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
+    size: int = AT_ONCE,
 ) -> float:
     """The mean squared error per pixel of reconstructions of many images."""
 
@@ -128,11 +140,13 @@ def squared_error(
         rebuilt = module.reconstruct(x, how, temperature=temperature, generator=generator)
         return (rebuilt - x).square().flatten(1).mean(1)
 
-    return evaluate_in_batches(measure, stored, AT_ONCE)
+    return evaluate_in_batches(measure, stored, size)
 
 
-def usage_in_batches(module: Rebuilder, stored: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+def usage_in_batches(
+    module: Rebuilder, stored: Tensor, values: Callable[[Tensor], Tensor], *, size: int = AT_ONCE
+) -> Tensor:
     """How often each code is used in many images, ``[K]``."""
-    chunks = stored.split(AT_ONCE)
+    chunks = stored.split(size)
     parts = [module.usage(values(chunk)) * (len(chunk) / len(stored)) for chunk in chunks]
     return torch.stack(parts).sum(0)
