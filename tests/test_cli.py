@@ -162,6 +162,23 @@ class TestData:
         assert "nope" in one_error(capsys, "data", "get", "nope")
 
 
+SEEDED = [
+    [*command.split(), "--seed", str(2**70)]
+    for command in (
+        "train",
+        "evaluate somewhere",
+        "sample somewhere",
+        "diagnose",
+        "tokenize train",
+        "tokenize sample somewhere",
+        "write train",
+        "write sample somewhere",
+        "complete train",
+    )
+]
+"""Commands that draw, with a seed that no generator takes."""
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -183,6 +200,10 @@ class TestErrors:
             (["diagnose", "--problem", "toy", "--threads", "0"], "threads must be at least 1"),
             (["diagnose", "--problem", "missing.npz"], "missing.npz does not exist"),
             (["diagnose", "--problem", "."], "directory"),
+            *((command, "--seed must be a whole number from 0 to 18446744073709551615, got") for command in SEEDED),
+            (["train", "--task", "classify", "--label-seed", str(2**70)], "--label-seed must be a whole number"),
+            (["write", "train", "--split-seed", str(2**64 - 1)], "split_seed=18446744073709551615 is out of range"),
+            (["write", "train", "--split-seed", str(2**70)], "is out of range: choose a whole number from 0 to"),
         ],
     )
     def test_one_line(self, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

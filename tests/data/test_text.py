@@ -71,6 +71,16 @@ class TestRefuses:
         with pytest.raises(WrongText, match=r"holds 2 different lines .* at least 3"):
             as_text(["a", "b", "a"])
 
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [("abc", "got one string"), (7, "got int"), (["a", 1.5, "b"], "and number 2 is float")],
+    )
+    def test_what_are_no_lines(self, lines, words):
+        with pytest.raises(WrongText, match=f"lines must be a list of strings, .*{words}"):
+            as_text(lines)
+        with pytest.raises(WrongText, match=f"the text must be a list of strings, .*{words}"):
+            Vocabulary(("a", "b"), "characters").encode(lines, length=5)
+
     def test_a_line_that_is_too_long(self):
         with pytest.raises(WrongText, match=r"lines: '.zzz' has 4 characters and a sequence at most 3; leave it out"):
             as_text(LINES, length=3)
@@ -109,3 +119,6 @@ class TestRefuses:
             as_text(LINES, length=-1)
         with pytest.raises(WrongOption, match="symbols of expressions are words"):
             load_text("expressions", level="characters")
+        for seed in (-1, 2**32):
+            with pytest.raises(WrongOption, match=f"split_seed={seed} is out of range"):
+                load_text("expressions", split_seed=seed)

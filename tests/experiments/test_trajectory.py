@@ -9,7 +9,7 @@ from torch import Tensor
 
 from argrad import Direct, Exact, GumbelSoftmax, LocalExpectation, Reinforce
 from argrad.estimators import Estimator
-from argrad.experiments.trajectory import METHODS, Trajectory, format_table, learn, markdown, plot, run
+from argrad.experiments.trajectory import METHODS, TUNING_SEED, Trajectory, format_table, learn, markdown, plot, run
 from argrad.experiments.trajectory_problem import (
     ACTIONS,
     PLACES,
@@ -110,9 +110,24 @@ def test_policies_come_near_the_optimum(method):
     assert max(rewards) <= best + 1e-4
 
 
+def test_the_rate_with_the_best_mean_over_the_tuning_seeds_is_chosen(monkeypatch):
+    """One seed would choose the larger rate."""
+    ends = {0.1: [5.0, 6.0, 6.0], 0.3: [7.0, 4.0, 4.0]}
+
+    def found(method, settings, *, seed, rate):
+        return [4.0, 3.0 if seed < TUNING_SEED else ends[rate][seed - TUNING_SEED]]
+
+    monkeypatch.setattr("argrad.experiments.trajectory.learn", found)
+    for row in run(Trajectory(seeds=3, rates=(0.1, 0.3)), silent)["rows"]:
+        assert row["rate"] == 0.1
+        assert row["tuning"] == {"0.1": 5.6667, "0.3": 5.0}
+        assert row["rewards"] == [3.0] * 3
+
+
 def test_a_quick_run(tmp_path):
     result = json.loads(json.dumps(run(Trajectory(quick=True, steps=3, rows=4), silent)))
     assert [row["method"] for row in result["rows"]] == list(METHODS)
+    assert all(list(row["tuning"]) == ["0.1"] for row in result["rows"])
     assert format_table(result).startswith("QUICK")
     assert "| Reinforce, reward to go |" in markdown(result)
     plot(result, tmp_path / "trajectory.png")

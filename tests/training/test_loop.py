@@ -559,7 +559,15 @@ def test_a_run_stopped_in_its_first_epoch_has_no_model_yet(tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 0}, {"patience": -1}, {"learning_rate": 0.0}, {"learning_rate": math.nan}],
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"patience": -1},
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"checkpoint_seconds": -1.0},
+        {"checkpoint_seconds": math.nan},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

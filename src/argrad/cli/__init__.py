@@ -134,6 +134,16 @@ def one_line(box: str) -> str:
     return re.sub(r"For full helptext, (run:?|see) ", "see ", "; ".join(kept) or " ".join(box.split()))
 
 
+def check_seeds(settings: Any) -> None:
+    """Raise a ValueError where a seed is none that PyTorch takes; those of splits are looked at where they are used."""
+    for name, value in vars(settings).items():
+        if name == "settings":
+            check_seeds(value)
+        elif name.endswith("seed") and name != "split_seed" and not -(2**63) <= value < 2**64:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} must be a whole number from 0 to {2**64 - 1}, got {value}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
@@ -146,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         command = parse(arguments)
+        check_seeds(command)
         code: int = command.run(Out(json_only=command.json))
         return code
     except SystemExit as exit_:

@@ -25,9 +25,14 @@ def permutation(count: int, seed: int) -> NDArray[np.intp]:
         >>> permutation(5, seed=0).tolist()
         [2, 0, 1, 3, 4]
     """
+    check_split_seed(seed)
+    return np.random.RandomState(seed).permutation(count).astype(np.intp)
+
+
+def check_split_seed(seed: int) -> None:
+    """Raise a WrongOption unless a seed is one that every way of splitting takes."""
     if not 0 <= seed < 2**32:
         raise WrongOption(f"split_seed={seed} is out of range: choose a whole number from 0 to {2**32 - 1}")
-    return np.random.RandomState(seed).permutation(count).astype(np.intp)
 
 
 def check_fractions(fractions: Fractions) -> None:

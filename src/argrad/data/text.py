@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -24,7 +24,7 @@ from torch import Tensor
 from argrad.data.errors import BrokenFile, DataError, MissingFiles, UnknownData, WrongOption
 from argrad.data.grammar import EXPRESSIONS
 from argrad.data.locate import data_folders
-from argrad.data.splits import DEFAULT_FRACTIONS, cut, permutation, share_of
+from argrad.data.splits import DEFAULT_FRACTIONS, check_split_seed, cut, permutation, share_of
 
 __all__ = ["END", "NAMED", "Level", "Text", "Vocabulary", "WrongText", "as_text", "load_text"]
 
@@ -66,12 +66,13 @@ class Vocabulary:
         """How many symbols there are, the end included."""
         return 1 + len(self.symbols)
 
-    def encode(self, lines: Sequence[str], length: int, name: str = "the text") -> Tensor:
+    def encode(self, lines: Iterable[str], length: int, name: str = "the text") -> Tensor:
         """Symbol numbers ``[N, length]`` of lines with fewer than ``length`` symbols each.
 
         Raises:
             WrongText: for the first line that is too long or has a symbol outside the vocabulary.
         """
+        lines = as_lines(lines, name)
         number_of = {symbol: number for number, symbol in enumerate(self.symbols, start=1)}
         found = torch.zeros(len(lines), length, dtype=torch.int64)
         for row, line in enumerate(lines):
@@ -168,6 +169,7 @@ def load_text(
     if name == "expressions":
         if level == "characters":
             raise WrongOption("the symbols of expressions are words; leave level out")
+        check_split_seed(split_seed)
         drawn = (EXPRESSIONS.sample(number, 3 * split_seed + part) for part, number in enumerate(SENTENCES.values()))
         parts = [[" ".join(sentence) for sentence in sentences] for sentences in drawn]
         return encoded(name, Vocabulary(EXPRESSIONS.alphabet, "words"), parts, length)
@@ -184,7 +186,7 @@ def as_text(
     split_seed: int = 0,
 ) -> Text:
     """The same from lines in memory, under the same rules as a file."""
-    distinct = list(dict.fromkeys(stripped for line in lines if (stripped := line.strip())))
+    distinct = list(dict.fromkeys(stripped for line in as_lines(lines, name) if (stripped := line.strip())))
     if len(distinct) < 3:
         raise WrongText(
             f"{name} holds {len(distinct)} different lines that are not empty, and at least 3 are needed: one each to "
@@ -196,6 +198,18 @@ def as_text(
     counts = Counter(symbol for line in distinct for symbol in symbols_of(line, level))
     vocabulary = Vocabulary(tuple(sorted(counts)), level)
     return encoded(name, vocabulary, parts, length)
+
+
+def as_lines(lines: Iterable[str], name: str) -> list[str]:
+    """Lines as a list, or an error that says why they are none."""
+    if isinstance(lines, str) or not isinstance(lines, Iterable):
+        given = "one string" if isinstance(lines, str) else type(lines).__name__
+        raise WrongText(f"{name} must be a list of strings, one for each line, got {given}; split it into lines")
+    found = list(lines)
+    for number, line in enumerate(found, start=1):
+        if not isinstance(line, str):
+            raise WrongText(f"{name} must be a list of strings, and number {number} is {type(line).__name__}")
+    return found
 
 
 def encoded(name: str, vocabulary: Vocabulary, parts: list[list[str]], length: int | None) -> Text:

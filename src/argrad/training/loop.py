@@ -113,6 +113,8 @@ class LoopSettings:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be a positive number, got {self.learning_rate}")
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint_seconds must be a number that is not negative, got {self.checkpoint_seconds}")
 
 
 @final

@@ -137,6 +137,7 @@ def test_mistakes_are_one_line(model, digits, mask):
         ({"components": 0}, "components must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"kl_weight": -1.0}, "kl_weight"),
+        ({"kl_weight": np.inf}, "kl_weight must be a finite number that is not negative, got inf"),
         ({"kl_warmup_epochs": -1}, "kl_warmup_epochs"),
     ],
 )

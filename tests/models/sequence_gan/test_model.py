@@ -425,6 +425,9 @@ def test_bad_lines(fitted):
         fitted.log_prob(["axa", "axq"])
     with pytest.raises(WrongText, match="has 4 characters and a sequence at most 3"):
         fitted.log_prob(["axax"])
+    for wrong in ("axa", 3, None):
+        with pytest.raises(WrongText, match="lines must be a list of strings, one for each line, got "):
+            fitted.log_prob(wrong)
     with pytest.raises(ValueError, match="number must be at least 1, got 0"):
         fitted.sample(0)
     with pytest.raises(ValueError, match="not fitted yet"):
@@ -437,6 +440,9 @@ def test_bad_lines(fitted):
         ({"hidden": 0}, "hidden must be at least 1"),
         ({"length": -1}, "length must be at least 0"),
         ({"discriminator_steps": 0}, "discriminator_steps must be at least 1"),
+        ({"likelihood_rate": 0.0}, "likelihood_rate must be a positive number, got 0.0"),
+        ({"likelihood_rate": math.inf}, "likelihood_rate must be a positive number, got inf"),
+        ({"likelihood_rate": math.nan}, "likelihood_rate must be a positive number, got nan"),
         ({"average": 1.0}, "average must be at least 0 and below 1, got 1.0"),
         ({"batch_size": 1}, "reinforce needs a batch_size of at least 2"),
     ],
@@ -455,6 +461,33 @@ def test_bad_words():
         SequenceGenerator(1, 3)
     with pytest.raises(ValueError, match="0 drawn"):
         score_sequences(SequenceGenerator(3, 3, 4), torch.zeros(0, 3).long(), every_sequence(), every_sequence())
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("abcdef", "got one string; split it into lines"),
+        (3, "got int; split it into lines"),
+        ([1, 2], "and number 1 is int"),
+        (["a", None, "b"], "and number 2 is NoneType"),
+        (b"abc", "and number 1 is int"),
+    ],
+)
+def test_lines_that_are_none(lines, words):
+    with pytest.raises(WrongText, match=f"lines must be a list of strings, .*{words}"):
+        SequenceGAN(TINY, device="cpu").fit(lines)
+
+
+def test_more_symbols_than_can_be_scored_are_refused_before_training(monkeypatch):
+    """So many that their 4-grams are no numbers of 64 bits."""
+    most = 55_106
+    build_sequence_gan(SequenceGANSettings(hidden=1), most + 1, 3)
+    assert ngrams(torch.zeros(1, 3, dtype=torch.int64), 4, most + 1).shape == (1,)
+    words = [f"w{number}" for number in range(most + 1)]
+    text = as_text([*words, "w1 w2"], level="words")
+    monkeypatch.setattr("argrad.models.sequence_gan.model.train_likelihood", None)  # not reached
+    with pytest.raises(ValueError, match="55,107 different symbols are too many: 4-grams of at most 55,106 fit"):
+        SequenceGAN(SequenceGANSettings(hidden=1), device="cpu").fit(text)
 
 
 def test_runs_that_are_not_ours(tmp_path):

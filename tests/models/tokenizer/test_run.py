@@ -195,6 +195,7 @@ class TestRefusals:
             ({"temperature_minimum": 2.0}, "temperature_minimum"),
             ({"kl_weight": -1.0}, "kl_weight"),
             ({"kl_weight": float("nan")}, "kl_weight"),
+            ({"kl_weight": float("inf")}, "kl_weight must be a finite number that is not negative, got inf"),
             ({"prior_width": 0}, "prior_width"),
         ],
     )

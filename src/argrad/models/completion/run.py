@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,8 +87,8 @@ class CompletionSettings:
     def __post_init__(self) -> None:
         if self.kl_warmup_epochs < 0:
             raise ValueError(f"kl_warmup_epochs must not be negative, got {self.kl_warmup_epochs}")
-        if not self.kl_weight >= 0:
-            raise ValueError(f"kl_weight must be a number that is not negative, got {self.kl_weight}")
+        if not 0 <= self.kl_weight < math.inf:
+            raise ValueError(f"kl_weight must be a finite number that is not negative, got {self.kl_weight}")
 
     @classmethod
     def from_config(cls, config: dict[str, Any], where: Path) -> CompletionSettings:

@@ -107,7 +107,7 @@ class SequenceGAN:
     def log_prob(self, lines: Iterable[str]) -> torch.Tensor:
         """log q of lines, ``[N]``: how probable it finds them; refuses symbols that it does not know."""
         writer = self._fitted().writer
-        indices = self.vocabulary_.encode(list(lines), writer.length)
+        indices = self.vocabulary_.encode(lines, writer.length, "lines")
         with torch.no_grad():
             return writer.log_prob(indices.to(writer.device)).cpu()
 

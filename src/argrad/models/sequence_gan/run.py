@@ -7,6 +7,7 @@ no text.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
@@ -17,6 +18,7 @@ from argrad.data.text import Level, Text, Vocabulary, load_text
 from argrad.estimators import Direct, Estimator
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models.sequence_gan.module import SequenceDiscriminator, SequenceGANModule, SequenceGenerator
+from argrad.models.sequence_gan.scores import check_symbols
 from argrad.models.sequence_gan.task import LikelihoodTask, SequenceGANTask
 from argrad.training import (
     BrokenFile,
@@ -103,6 +105,8 @@ class SequenceGANSettings:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 < self.likelihood_rate < math.inf:
+            raise ValueError(f"likelihood_rate must be a positive number, got {self.likelihood_rate}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average must be at least 0 and below 1, got {self.average}")
         if self.estimator == "reinforce" and self.batch_size < 2:
@@ -154,6 +158,7 @@ def build_sequence_gan(
     settings: SequenceGANSettings, symbols: int, length: int, estimator: Estimator | None = None
 ) -> SequenceGANModule:
     """The module that the settings describe; its weights depend on the seed alone."""
+    check_symbols(symbols)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)  # the GPU's is left alone
         return SequenceGANModule(

@@ -11,6 +11,8 @@ that are distinct, the share of the commonest; the number of distinct 4-grams ov
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,10 +20,25 @@ from argrad.data.text import END
 from argrad.models.discrete_vae.task import evaluate_in_batches
 from argrad.models.sequence_gan.module import SequenceGenerator, ended_before
 
-__all__ = ["LONGEST", "divergence", "mean_divergence", "ngrams", "score_sequences"]
+__all__ = ["LONGEST", "check_symbols", "divergence", "mean_divergence", "ngrams", "score_sequences"]
 
 LONGEST = 4
 """The longest n-grams that are looked at."""
+
+
+def check_symbols(symbols: int) -> None:
+    """Raise a ValueError where there are too many symbols, the end included, for the scores of what is drawn."""
+    if not fit_into_numbers(LONGEST, symbols):
+        most = math.floor((2**63) ** (1 / LONGEST)) - 2
+        raise ValueError(
+            f"{symbols - 1:,} different symbols are too many: {LONGEST}-grams of at most {most:,} fit into whole "
+            "numbers of 64 bits; put one symbol in place of all rare ones, or take characters"
+        )
+
+
+def fit_into_numbers(n: int, symbols: int) -> bool:
+    """Whether n-grams of so many symbols, and the start, are whole numbers of 64 bits."""
+    return bool((symbols + 1) ** n < 2**63)
 
 
 def ngrams(indices: Tensor, n: int, symbols: int) -> Tensor:
@@ -30,7 +47,7 @@ def ngrams(indices: Tensor, n: int, symbols: int) -> Tensor:
     >>> ngrams(torch.tensor([[1, 2, 0, 0]]), 2, symbols=3).tolist()  # start-1, 1-2, 2-end; the start is number 3
     [13, 6, 8]
     """
-    if (symbols + 1) ** n >= 2**63:
+    if not fit_into_numbers(n, symbols):
         raise ValueError(f"{n}-grams of {symbols} symbols do not fit into whole numbers of 64 bits; take a smaller n")
     marked = torch.nn.functional.pad(indices, (n - 1, 0), value=symbols)
     windows = marked.unfold(1, n, 1)

@@ -8,6 +8,7 @@ whose codes it was trained on, so that a tokenizer that is trained on gets a new
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
@@ -128,8 +129,8 @@ class TokenizerSettings:
                 f"τ falls from temperature to temperature_minimum, above 0, got {self.temperature} and "
                 f"{self.temperature_minimum}"
             )
-        if not self.kl_weight >= 0:
-            raise ValueError(f"kl_weight must be a number that is not negative, got {self.kl_weight}")
+        if not 0 <= self.kl_weight < math.inf:
+            raise ValueError(f"kl_weight must be a finite number that is not negative, got {self.kl_weight}")
         if self.prior_width < 1:
             raise ValueError(f"prior_width must be at least 1, got {self.prior_width}")
 
