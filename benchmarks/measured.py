@@ -110,9 +110,7 @@ def table2(result: dict[str, Any]) -> Rows:
 def tokenizer(result: dict[str, Any]) -> Rows:
     """Codes of images."""
     errors = {
-        row["method"]: statistics.mean(row["hard_error"])
-        for row in result["rows"]
-        if row["dataset"] == "fashion-mnist"
+        row["method"]: statistics.mean(row["hard_error"]) for row in result["rows"] if row["dataset"] == "fashion-mnist"
     }
     return [
         (

@@ -15,11 +15,11 @@ data set, for all numbers of labels: the exact gradient over classes, images tha
 sure and balanced classes, averaged weights. No row sees any other data.
 
 All draws and numbers of labels of one method are trained side by side on a GPU, as stacked parameters: 25 models. As
-counted in ``models.semi_supervised.stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million numbers, 59
-GFLOP, and the labelled images and augmented copies of ``best`` another 28. An H200 took 2.4 ms a step for ``direct``
-and 3.4 ms for ``best``, in TF32: the memory that is moved between products counts more than the products. A CPU trains
-one number of labels after the other, 5 models at a time, which is no slower there. ``run_dataset`` is one part of the
-table, and ``assemble`` puts parts together.
+counted in ``models.semi_supervised.stack``, a step of 100 images of each multiplies 3 · 25 · 100 · 3.9 million
+numbers, 59 GFLOP, and the labelled images and augmented copies of ``best`` another 28. An H200 took 2.4 ms a step for
+``direct`` and 3.4 ms for ``best``, in TF32: the memory that is moved between products counts more than the products. A
+CPU trains one number of labels after the other, 5 models at a time, which is no slower there. ``run_dataset`` is one
+part of the table, and ``assemble`` puts parts together.
 """
 
 from __future__ import annotations

@@ -81,13 +81,12 @@ def aims(result: dict[str, Any]) -> str:
         f"{row['dataset']} {row['method']} ({statistics.fmean(row['hard_over_soft']):.3f}, "
         f"{statistics.fmean(row['perplexity']):.0f})"
         for row in result["rows"]
-        if statistics.fmean(row["hard_over_soft"]) > HARD_OVER_SOFT
-        or statistics.fmean(row["perplexity"]) <= PERPLEXITY
+        if statistics.fmean(row["hard_over_soft"]) > HARD_OVER_SOFT or statistics.fmean(row["perplexity"]) <= PERPLEXITY
     ]
     reached = len(result["rows"]) - len(short)
     return (
-        f"Hard codes within {HARD_OVER_SOFT - 1:.0%} of soft ones and a perplexity above {PERPLEXITY:.0f}: {reached} of "
-        f"{len(result['rows'])} rows{'; not ' if short else ''}{', '.join(short)}."
+        f"Hard codes within {HARD_OVER_SOFT - 1:.0%} of soft ones and a perplexity above {PERPLEXITY:.0f}: {reached} "
+        f"of {len(result['rows'])} rows{'; not ' if short else ''}{', '.join(short)}."
     )
 
 
