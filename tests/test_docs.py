@@ -12,6 +12,7 @@ import torch
 import argrad
 from argrad import Bits, Categorical
 from argrad.estimators import ESTIMATORS
+from argrad.experiments.published import GENERAL_OVERTAKES_SUPERMODULAR
 
 ROOT = Path(__file__).resolve().parent.parent
 YES_OR_NO = {True: "yes", False: "no"}
@@ -75,6 +76,11 @@ def test_named_tests_exist():
     assert len(named) >= 10
     for path, test in named:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {test}"
+
+
+def test_the_page_of_results_has_the_epoch_that_the_paper_prints():
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert f"in the paper's text, in epoch {GENERAL_OVERTAKES_SUPERMODULAR}." in text
 
 
 def load_fill_docs() -> Any:

@@ -20,7 +20,7 @@ from torch.nn.functional import one_hot, softplus
 from torch.utils.checkpoint import checkpoint
 
 from argrad.latents import Latent, Sequence, Variables
-from argrad.latents.base import can_read_values
+from argrad.latents.base import can_read_values, cheaply_known_finite
 
 __all__ = [
     "ContinuedCost",
@@ -32,6 +32,7 @@ __all__ = [
     "all_costs",
     "evaluate",
     "has_table",
+    "possible_only",
     "single_changes",
     "table",
 ]
@@ -171,6 +172,14 @@ def evaluate_single_changes(
         return latent.tabulate_changes(z, unchanged, changed.movedim(-1, 0))
 
 
+def possible_only(numbers: Tensor, latent: Latent) -> Tensor:
+    """Costs or weights ``[*batch, *event]`` with 0 in place of those of impossible values, whatever they are.
+
+    An infinite cost of what cannot happen would else be multiplied by its probability, 0.
+    """
+    return numbers if latent.known_finite else numbers.masked_fill(latent.scores == -torch.inf, 0.0)
+
+
 def in_chunks(
     function: Callable[[Tensor], Tensor], rows: Tensor, *, bytes_per_row: int, memory_limit: int = MEMORY_LIMIT
 ) -> Tensor:
@@ -225,9 +234,12 @@ class TableCost(SharedCost):
         self.values = values
 
     def __call__(self, z: Tensor, *, event_dims: int | None = None) -> Tensor:
-        """The value that z picks; for z inside the simplex, the weighted mean."""
+        """The value that z picks; for z inside the simplex, the weighted mean. What z has none of may be infinite."""
         self._check((event_dims or 1) == 1, z.shape[-1])
-        return (self.values * z).sum(-1)
+        values = self.values
+        if not cheaply_known_finite(values):
+            values = values.masked_fill(~values.isfinite() & (z == 0), 0.0)
+        return (values * z).sum(-1)
 
     def table(self, latent: Latent) -> Tensor:
         """The values themselves."""

@@ -1,5 +1,7 @@
 """Figure 4: every variant is trained, drawn, and told apart by what it is trained on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,10 +16,18 @@ from argrad.experiments.figure4 import (
     variants,
 )
 from argrad.experiments.pictures import unpacked
-from argrad.experiments.table2 import LabelledBits
-from argrad.models import SemiSupervisedModule
+from argrad.experiments.table2 import BEST, LabelledBits
+from argrad.models import SemiSupervisedModule, Terms
 
-NAMES = ["unsupervised", "semi-supervised", "labels only", "no regulariser", "no reconstruction"]
+NAMES = [
+    "Eq. (9), no labels",
+    "Eq. (9)",
+    "Eq. (9), labels only",
+    "Eq. (9), no regulariser",
+    "Eq. (9), no reconstruction",
+    "recipe",
+    "recipe, labels only",
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +47,29 @@ def test_a_picture_of_every_variant(result, tmp_path):
     assert format_table(result).startswith("QUICK")
     for name in NAMES:
         assert f"| {name} |" in markdown(result)
+        assert name in format_table(result)
+    assert "One draw of 50 labels and one seed." in markdown(result)
 
 
 def test_what_each_is_trained_on():
     recipes = variants(Figure4().effective())
     assert list(recipes) == NAMES
-    assert recipes["unsupervised"].terms.labelled == recipes["unsupervised"].terms.prediction == 0
-    assert recipes["unsupervised"].label_first == 0
-    alone = recipes["labels only"].terms
-    assert alone.unlabelled == alone.consistency == alone.entropy == alone.balance == 0
-    assert recipes["no regulariser"].terms.gaussian_kl == recipes["no regulariser"].terms.class_kl == 0
-    assert recipes["no reconstruction"].terms.reconstruction == 0
-    assert recipes["semi-supervised"].terms.unlabelled == 1
+    missing = {
+        "Eq. (9), no labels": {"labelled": 0, "prediction": 0},
+        "Eq. (9)": {},
+        "Eq. (9), labels only": {"unlabelled": 0},
+        "Eq. (9), no regulariser": {"gaussian_kl": 0, "class_kl": 0},
+        "Eq. (9), no reconstruction": {"reconstruction": 0},
+    }
+    whole = recipes["Eq. (9)"]
+    for name, terms in missing.items():
+        label_first = 0 if name == "Eq. (9), no labels" else 10
+        assert recipes[name] == replace(whole, terms=Terms(**terms), label_first=label_first)
+    assert (whole.augmentation, whole.label_loss, whole.label_epsilon) == ("none", "direct", 0.05)
+    recipe, alone = recipes["recipe"], recipes["recipe, labels only"]
+    assert recipe == BEST["fashion-mnist"]
+    labelled = {"unlabelled": 0, "consistency": 0, "entropy": 0, "balance": 0}
+    assert alone == replace(recipe, terms=replace(recipe.terms, **labelled))
 
 
 def test_codes_are_called_by_their_majority():

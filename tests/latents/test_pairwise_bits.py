@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from argrad import Bits, PairwiseBits
+from argrad import Bits, Direct, PairwiseBits
 from argrad.latents.pairwise_bits import KnownKL
 from argrad.solvers.pairwise_fused import rows_of
 from structured_latents import normal
@@ -64,6 +64,24 @@ def test_named_solvers(solver):
     q = PairwiseBits(UNARY, PAIRWISE, solver, "perturb")
     noise = q.draw_noise((20,), generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(q.sample(noise=noise), PairwiseBits(UNARY, PAIRWISE, law="perturb").sample(noise=noise))
+
+
+def test_local_search_by_name_is_a_function_of_the_noise():
+    """At 120 bits the heuristic misses optima, and other starts would end elsewhere."""
+    unary, pairwise = normal(4, 120).requires_grad_(), normal(120, 120, seed=1)
+    q = PairwiseBits(unary, pairwise, "local-search", "perturb")
+    noise = q.draw_noise(generator=torch.Generator().manual_seed(3))
+    state = torch.get_rng_state()
+    z = q.sample(noise=noise)
+    for _ in range(3):
+        assert torch.equal(q.sample(noise=noise), z)
+    together = q.sample(noise=noise.expand(2, 4, 120))
+    assert torch.equal(together, z.expand(2, 4, 120))
+    for two_sided in (False, True):
+        loss = Direct(0.1, two_sided=two_sided, changes=torch.zeros_like)(q, lambda z: 0 * z.sum(-1), noise=noise)
+        (gradient,) = torch.autograd.grad(loss.sum(), unary)
+        assert torch.equal(gradient, torch.zeros_like(unary))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_work_is_shared_where_one_backward_pass_takes_all():

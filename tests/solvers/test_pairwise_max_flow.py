@@ -53,6 +53,15 @@ def test_equals_pymaxflow(kind, n):
     assert bool(((ours - theirs).abs() <= 1e-9 * size(unary, pairwise)).all())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ATTRACTIVE)
+@pytest.mark.parametrize("n", range(1, 12))
+def test_pymaxflow_equals_brute_force_on_many(kind, n):
+    """10,395 problems."""
+    pytest.importorskip("maxflow")
+    assert_optimal(pairwise_by_pymaxflow, *make(kind, 105, n, seed=6, attractive=True))
+
+
 def test_problems_that_are_not_easy():
     """Half of the bits are 1 in the problems above, so that the cut passes through the middle of the graph."""
     share = pairwise_by_max_flow(*make("balanced", 200, 15, attractive=True)).mean(-1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, evaluate, table
+from argrad.costs import Cost, evaluate, possible_only, table
 from argrad.diagnostics.candidates import (
     candidates,
     learnt_note,
@@ -260,7 +260,7 @@ def _closed_form(latent: Latent, cost: Cost, reference: Tensor, points: int = 61
     scores = latent.scores.double()
     try:
         with torch.no_grad():
-            costs = table(cost, latent).double()
+            costs = possible_only(table(cost, latent), latent).double()
     except ValueError:  # as in _prepare: no table, no closed form
         return None
     epsilons = torch.logspace(math.log10(0.003), math.log10(30), points, dtype=torch.float64).tolist()

@@ -73,7 +73,7 @@ from typing import Literal, TypeGuard, final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, evaluate, has_table, single_changes, table
+from argrad.costs import Cost, evaluate, has_table, possible_only, single_changes, table
 from argrad.estimators.base import Estimator, Noise, attach, is_factorised
 from argrad.estimators.noise_score import noise_score, read
 from argrad.latents import Bits, Categorical, Chain, Factorised, Latent, Structured, Variables
@@ -239,7 +239,7 @@ class DebiasedDirect(Estimator):
     ) -> tuple[Tensor, Tensor, Tensor | float]:
         """The cost of z*, of every change of it relative to that, and how often each variable counts."""
         if choice is None and has_table(cost, latent):
-            costs = table(cost, latent)
+            costs = possible_only(table(cost, latent), latent)
             value = (costs * z).sum(-1)
             return value, costs.detach() - value.detach().unsqueeze(-1), 1.0
         value = evaluate(cost, latent, z)
@@ -315,7 +315,8 @@ class DebiasedDirect(Estimator):
 def all_changes(latent: Variables, cost: Cost, z: Tensor, value: Tensor) -> Tensor:
     """Weights from every single change of z."""
     costs = single_changes(cost, latent, z, value)
-    return latent.linear(costs - value.reshape(value.shape + (1,) * (costs.dim() - value.dim())))
+    changes = costs - value.reshape(value.shape + (1,) * (costs.dim() - value.dim()))
+    return possible_only(latent.linear(changes), latent)
 
 
 @torch.no_grad()
@@ -332,6 +333,9 @@ def random_changes(latent: Variables, cost: Cost, z: Tensor, value: Tensor, choi
     changed = latent.change(z, which.flatten(0, 1))
     gain = evaluate(cost, latent, changed) - value
     event = (1,) * latent.event_dims
+    if not latent.known_finite:
+        taken = (changed > 0) & (latent.scores == -torch.inf)
+        gain = gain.masked_fill(taken.any(tuple(range(-latent.event_dims, 0))), 0.0)
     step = changed - z
     if isinstance(latent, Categorical | Chain):
         step = step.clamp_min(0)  # the weight goes to the new value

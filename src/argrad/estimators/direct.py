@@ -61,11 +61,11 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, all_costs, evaluate, has_table, single_changes, table
+from argrad.costs import Cost, all_costs, evaluate, has_table, possible_only, single_changes, table
 from argrad.estimators.base import Estimator, Noise, along_a_sample, attach, attach_difference
 from argrad.latents import MAX_STATES, Categorical, Factorised, Latent, PairwiseBits, Variables
 from argrad.latents import Sequence as SequenceLatent
-from argrad.latents.base import can_read_values
+from argrad.latents.base import can_read_values, cheaply_known_finite
 
 __all__ = ["Direct"]
 
@@ -322,6 +322,8 @@ class Direct(Estimator):
         """z*, its cost, z(ε) and, if there are two sides, z(−ε): every structure moves by its own cost."""
         costs = all_costs(cost, latent)
         scores = latent.scores_all().detach()
+        if not cheaply_known_finite(scores):
+            costs = costs.masked_fill(scores == -torch.inf, 0.0)
         z = latent.select_from_all(scores, noise)
         place = 2 ** torch.arange(latent.variables - 1, -1, -1, device=z.device)
         value = costs.gather(-1, (z.long() * place).sum(-1, keepdim=True)).squeeze(-1)
@@ -367,14 +369,13 @@ class Direct(Estimator):
             return value, slope
         # Costs are taken relative to that of z*: an offset of hundreds would swallow the noise in float32.
         if has_table(cost, latent):
-            costs = table(cost, latent)
+            costs = possible_only(table(cost, latent), latent)
             value = (costs * z).sum(-1)
             return value, costs.detach() - value.detach().unsqueeze(-1)
         value = evaluate(cost, latent, z)
         changes = single_changes(cost, latent, z, value)
-        return value, changeable(latent).linear(
-            changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
-        )
+        changes = changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
+        return value, possible_only(changeable(latent).linear(changes), latent)
 
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves.
@@ -394,6 +395,8 @@ class Direct(Estimator):
             signs = 2 * values - 1
             behind = (flat.expand(*places.shape[:-1], flat.shape[-1]).gather(-1, places) * signs).sum(-1)
             gain = evaluate(cost, latent, latent.change(z, which)) - value
+            if not latent.known_finite:
+                gain = gain.masked_fill(behind == -torch.inf, 0.0)  # an impossible change moves at no ε
 
             def add_up(per_change: Tensor) -> Tensor:
                 terms = (per_change.unsqueeze(-1) * signs).movedim(0, -2).flatten(-2).to(flat.dtype)

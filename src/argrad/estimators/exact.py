@@ -3,8 +3,9 @@ r"""The exact gradient by enumeration.
 .. math:: E_q[c(z)] = \sum_z q(z)\,c(z)
 
 is differentiated as it stands, for the scores (pairwise and transition scores included) and for the cost's own
-parameters. It has no variance; it costs one evaluation of every structure, which for one categorical variable and a
-shared cost (:class:`argrad.costs.Reconstruction`) is k decoder rows in all.
+parameters. What is impossible counts for nothing, whatever it costs. There is no variance; the price is one evaluation
+of every structure, which for one categorical variable and a shared cost (:class:`argrad.costs.Reconstruction`) is k
+decoder rows in all.
 """
 
 from typing import Any, final
@@ -12,9 +13,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, all_costs
+from argrad.costs import Cost, all_costs, possible_only
 from argrad.estimators.base import Estimator
 from argrad.latents import MAX_STATES, Latent
+from argrad.latents.base import cheaply_known_finite
 
 __all__ = ["Exact"]
 
@@ -40,8 +42,13 @@ class Exact(Estimator):
         if isinstance(latent, Latent):
             latent.check_enumerable()
         self.require_support(latent)
-        probabilities = latent.mean() if latent.is_one_of_k else latent.log_prob_all().exp()
-        return (probabilities * all_costs(cost, latent)).sum(-1)
+        costs = all_costs(cost, latent)
+        if latent.is_one_of_k:
+            return (latent.mean() * possible_only(costs, latent)).sum(-1)
+        log_p = latent.log_prob_all()
+        if not (latent.known_finite or cheaply_known_finite(log_p)):
+            costs = costs.masked_fill(log_p == -torch.inf, 0.0)
+        return (log_p.exp() * costs).sum(-1)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:
         """An empty tensor: nothing is random."""

@@ -17,7 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, evaluate, has_table, single_changes, table
+from argrad.costs import Cost, evaluate, has_table, possible_only, single_changes, table
 from argrad.estimators.base import Estimator, along_a_sample, attach, is_factorised
 from argrad.latents import Factorised, Latent, Sequence
 
@@ -54,12 +54,12 @@ class LocalExpectation(Estimator):
         assert isinstance(latent, Factorised)
         z = latent.sample(generator=generator, noise=noise)
         if has_table(cost, latent):
-            costs = table(cost, latent)
-            value = (costs * z).sum(-1)
+            weights = possible_only(table(cost, latent), latent)
+            value = (weights * z).sum(-1)
         else:
             value = evaluate(cost, latent, z)
-            costs = single_changes(cost, latent, z, value)
-        gradient = latent.gradient_of_mean(latent.linear(costs.detach()))
+            weights = possible_only(latent.linear(single_changes(cost, latent, z, value)), latent)
+        gradient = latent.gradient_of_mean(weights.detach())
         return attach(value, latent.scores, gradient, known_finite=latent.known_finite)
 
     def draw_noise(self, latent: Latent, *, generator: torch.Generator | None = None) -> Tensor:

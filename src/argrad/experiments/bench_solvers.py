@@ -221,8 +221,9 @@ def compete(contest: Contest, settings: BenchSolvers) -> list[dict[str, Any]]:
             "milliseconds": {key: scaled(value) for key, value in summarise(own, settings.seed).items()},
             "milliseconds_per_problem": 1e3 * statistics.median(own) / settings.batch,
             "below_optimum": worst[name],
-            "optima_proven": f"{proven} of {solved}",
         }
+        if name != contest.peer:
+            row["optima_proven"] = f"{proven} of {solved}"
         if contest.peer is not None and name != contest.peer:
             faster = [b / a for a, b in zip(own, seconds[contest.peer], strict=True)]
             row |= {"peer": contest.peer, "times_faster": summarise(faster, settings.seed)}
@@ -251,7 +252,7 @@ def run(settings: BenchSolvers, progress: Callable[[str], object] = print) -> di
 
     Each row has the contest, the solver's name, the milliseconds for a batch (median over rounds, quartiles, bootstrap
     interval of the median), the median milliseconds for one problem, by how much its worst answer missed the optimum,
-    and, where there is a peer, how many times faster than that it is.
+    and, but for peers, of how many problems that optimum was proven and how many times faster than the peer it is.
     """
     threads = torch.get_num_threads()
     rows: list[dict[str, Any]] = []
@@ -281,8 +282,7 @@ def format_table(result: dict[str, Any]) -> str:
     lines = [
         f"Batches of {settings['batch']} problems on {result['hardware']}, {result['threads']} threads, "
         f"{result['software']}.",
-        f"Medians of {settings['rounds']} rounds [quartiles]. HiGHS solves {settings['highs_problems']} problems of "
-        "each batch, scaled up.",
+        f"Medians of {settings['rounds']} rounds [quartiles]. {highs_in_words(settings)}",
     ]
     for title in dict.fromkeys(row["contest"] for row in result["rows"]):
         lines += ["", f"{title:<32}{'ms a batch':>12}  {'[quartiles]':<22}{'ms a problem':>12}  than the peer"]
@@ -298,6 +298,17 @@ def format_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def highs_in_words(settings: dict[str, Any]) -> str:
+    """How much of a batch HiGHS solves."""
+    batch, number = settings["batch"], min(settings["highs_problems"], settings["batch"])
+    if number == batch:
+        return f"HiGHS solves all {batch} problems of a batch, one after the other."
+    return (
+        f"HiGHS solves {number} of the {batch} problems of a batch, one after the other; its time is that, "
+        f"times {batch / number:.3g}."
+    )
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The times as a table for the documentation."""
     lines = [
@@ -309,4 +320,7 @@ def markdown(result: dict[str, Any]) -> str:
         faster = f"{row['times_faster']['median']:.3g}" if "times_faster" in row else ""
         times = f"{row['milliseconds']['median']:.3g} [{low:.3g}, {high:.3g}]"
         lines.append(f"| {row['contest']} | `{row['name']}` | {times} | {faster} |")
-    return "\n".join(lines)
+    words = highs_in_words(result["settings"])
+    if "PyMaxflow" not in result["skipped"]:
+        words += " PyMaxflow solves all of them, one after the other."
+    return "\n".join([*lines, "", f"Medians of {result['settings']['rounds']} rounds. {words}"])

@@ -24,7 +24,7 @@ from argrad.solvers.compiled import has_numba
 from argrad.solvers.pairwise_branch_and_bound import pairwise_by_branch_and_bound
 from argrad.solvers.pairwise_checks import check_pairwise, working_dtype
 from argrad.solvers.pairwise_enumeration import MAX_BITS, exact_product, pairwise_by_enumeration
-from argrad.solvers.pairwise_local_search import pairwise_by_local_search
+from argrad.solvers.pairwise_local_search import pairwise_by_local_search_from_fixed_starts
 from argrad.solvers.pairwise_max_flow import pairwise_by_max_flow
 
 __all__ = ["PairwiseSolver", "PairwiseSolverName", "choose_pairwise_solver", "pairwise_score", "solve_pairwise"]
@@ -38,7 +38,7 @@ NAMED: dict[str, Callable[..., Tensor]] = {
     "enumeration": pairwise_by_enumeration,
     "branch-and-bound": pairwise_by_branch_and_bound,
     "max-flow": pairwise_by_max_flow,
-    "local-search": pairwise_by_local_search,
+    "local-search": pairwise_by_local_search_from_fixed_starts,
 }
 GPU_BITS = 20
 """Up to so many bits a GPU enumerates; beyond, exact solvers on the CPU are quicker."""

@@ -219,6 +219,15 @@ def test_balance_has_a_gradient_where_a_class_underflows():
     assert gradient.isfinite().all()
 
 
+def test_a_batch_without_examples_is_balanced():
+    scores = torch.zeros(5, 0, 4, requires_grad=True)
+    assert torch.equal(balance_loss(Categorical(scores)), torch.zeros(5))
+    module, (x, _) = make(), examples()
+    objective = Objective(terms=Terms(balance=1.0, entropy=1.0))
+    draws = objective.draw(module, x[:0], None, generator=torch.Generator().manual_seed(1))
+    assert objective(module, x[:0], None, None, draws).total() == 0
+
+
 def test_the_elbo_can_be_kept_from_the_classes():
     module, (x, _) = make(), examples()
 
@@ -277,3 +286,23 @@ def test_vmap_equals_stacking(estimator):
 def test_wrong_settings_are_refused(make_it, message):
     with pytest.raises(ValueError, match=message):
         make_it()
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_labels_that_are_no_class_are_refused(wrong):
+    module, (x, labels) = make(), examples()
+    objective = Objective()
+    draws = objective.draw(module, x, x, generator=torch.Generator().manual_seed(1))
+    labels[2] = wrong
+    with pytest.raises(ValueError, match=rf"labels must be class numbers 0 … 2, got {wrong} in 1 of 4 places"):
+        objective(module, x, x, labels, draws)
+
+
+def test_labels_are_not_read_under_transforms():
+    """Where their numbers may not be looked at, as while a CUDA graph is captured."""
+    module, (x, labels) = make(), examples()
+    objective = Objective(Exact(), Terms(unlabelled=0.0))
+    draws = objective.draw(module, None, x, generator=torch.Generator().manual_seed(1))
+    expected = objective(module, None, x, labels, draws).total()
+    found = vmap(lambda labels: objective(module, None, x, labels, draws).total())(labels.expand(2, 4))
+    torch.testing.assert_close(found, expected.expand(2))

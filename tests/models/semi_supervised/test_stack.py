@@ -114,7 +114,10 @@ def test_evaluation_is_that_of_each_model():
         assert float(accuracy[number]) == pytest.approx(100 * float(right.double().mean()))
 
 
-def test_too_few_images_for_a_batch():
+def test_too_few_images_for_a_batch_and_labels_that_are_no_class():
     x, labels = images(10)
     with pytest.raises(ValueError, match="a batch of 20 needs at least as many images, got 10"):
         train_stack(Stack([make(0)], Objective()), x, labels, [torch.arange(3)], epochs=1, batch_size=20)
+    labels[1] = 77
+    with pytest.raises(ValueError, match=r"labels must be class numbers .*, got 77 in 1 of 3 places"):
+        train_stack(Stack([make(0)], Objective()), x, labels, [torch.arange(3)], epochs=1, batch_size=10)

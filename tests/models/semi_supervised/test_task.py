@@ -37,3 +37,15 @@ def test_the_accuracy_is_that_of_the_labelled_images():
 def test_without_labels_there_is_no_accuracy():
     assert "accuracy" not in metrics(None)
     assert "accuracy" not in metrics(torch.full((10,), -1))
+
+
+def test_labels_that_are_no_class_are_refused():
+    module = SemiSupervisedModule(3, 3, 2, hidden=(8, 8, 8, 8))
+    with pytest.raises(ValueError, match="labels must be class numbers 0 … 2, got 3 in 1 of 2 places"):
+        SemiSupervisedTask(
+            Trainee(module, Objective()),
+            torch.eye(3),
+            torch.tensor([0, -1, 3]),
+            torch.eye(3),
+            lambda stored, generator: stored,
+        )

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from argrad.estimators import Direct, Estimator, Exact
 from argrad.estimators.base import Noise
 from argrad.latents import Categorical, Gaussian, Latent, Variables
+from argrad.latents.base import can_read_values
 from argrad.models.semi_supervised.augmentation import Augmentation
 from argrad.models.semi_supervised.module import SemiSupervisedModule
 
@@ -38,6 +39,7 @@ __all__ = [
     "Objective",
     "Terms",
     "balance_loss",
+    "check_labels",
     "consistency_losses",
     "entropy_losses",
     "labelled_bound",
@@ -198,11 +200,28 @@ def entropy_losses(q: Categorical) -> Tensor:
 
 
 def balance_loss(q: Categorical) -> Tensor:
-    """KL of the batch's mean posterior to equal shares, ``[*models]``: against classes that take over or die out."""
+    """KL of the batch's mean posterior to equal shares, ``[*models]``: against classes that take over or die out.
+
+    A batch without examples costs nothing.
+    """
+    if q.scores.shape[-2] == 0:
+        return q.scores.sum((-2, -1))
     # A class that underflows to 0 would have an infinite derivative, and a NaN gradient.
     mean = q.mean().mean(-2).clamp_min(torch.finfo(q.scores.dtype).tiny)
     entropy: Tensor = torch.special.entr(mean).sum(-1)
     return math.log(mean.shape[-1]) - entropy
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise a ValueError unless labels are class numbers, where Python may look at them."""
+    if labels.numel() == 0 or not can_read_values(labels):
+        return
+    wrong = (labels < 0) | (labels >= classes)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"labels must be class numbers 0 … {classes - 1}, got {labels[wrong][0].item()} in {int(wrong.sum())} of "
+            f"{labels.numel()} places; pass examples without a label as x alone"
+        )
 
 
 @final
@@ -219,6 +238,7 @@ class Objective(nn.Module):
         augmentation: of labelled images for the label loss, and of unlabelled ones for consistency; None for none.
         shape: of one example, if it is an image.
         bits: whether images are bits.
+        validate: False leaves out the check that reads the labels, as for trainings, which look at them once.
 
     >>> from argrad.models import SemiSupervisedModule
     >>> module, objective = SemiSupervisedModule(64, 10, 5), Objective()
@@ -238,6 +258,7 @@ class Objective(nn.Module):
         augmentation: Augmentation | None = None,
         shape: tuple[int, ...] = (),
         bits: bool = False,
+        validate: bool = True,
     ) -> None:
         super().__init__()
         if label_loss not in ("direct", "cross-entropy") and not callable(label_loss):
@@ -249,7 +270,7 @@ class Objective(nn.Module):
         self.label_loss = label_loss
         self.label_estimator = Direct(label_epsilon)
         self.augmentation = augmentation or Augmentation()
-        self.shape, self.bits = shape, bits
+        self.shape, self.bits, self.validate = shape, bits, validate
         if self.terms.consistency > 0 and self.augmentation == Augmentation():
             raise ValueError("consistency compares an image with its augmented copy; give an augmentation too")
 
@@ -320,6 +341,8 @@ class Objective(nn.Module):
         unlabelled, batch = (empty, empty.sum(-1)) if x is None else self._unlabelled(module, x, draws)
         if labelled is None or labels is None:
             return Losses(unlabelled, empty, batch)
+        if self.validate:
+            check_labels(labels, module.classes)
         return Losses(unlabelled, self._labelled(module, labelled, labels, draws), batch)
 
     def _unlabelled(self, module: SemiSupervisedModule, x: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:

@@ -128,5 +128,6 @@ def build_trainee(
             augmentation=augmentation,
             shape=shape,
             bits=bits,
+            validate=False,
         )
         return Trainee(module, objective, recipe.average)

@@ -274,6 +274,7 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 label_epsilon=self.label_epsilon,
                 augmentation=augmentation,
                 shape=shape,
+                validate=False,
             )
             return Trainee(module, objective, self.average)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from argrad.models.semi_supervised.loss import Draws, Objective
+from argrad.models.semi_supervised.loss import Draws, Objective, check_labels
 from argrad.models.semi_supervised.module import SemiSupervisedModule, stack
 from argrad.models.semi_supervised.task import follow
 from argrad.training.captured_step import CapturedStep
@@ -191,6 +191,8 @@ def train_stack(
     """
     if len(train) < batch_size:
         raise ValueError(f"a batch of {batch_size} needs at least as many images, got {len(train)}")
+    for rows in labelled:
+        check_labels(labels[rows.to(labels.device)], stacked.module.classes)
     orders = torch.Generator(train.device).manual_seed(seed)
     torch.manual_seed(seed)
     stepper = _Stepper(stacked, train, labels, labelled, batch_size, labelled_batch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from argrad.models.discrete_vae.task import evaluate_in_batches
-from argrad.models.semi_supervised.loss import Objective
+from argrad.models.semi_supervised.loss import Objective, check_labels
 from argrad.models.semi_supervised.module import SemiSupervisedModule
 from argrad.training import World
 
@@ -92,6 +92,7 @@ class SemiSupervisedTask:
         self.train = train
         self.labels = labels
         self.labelled = (labels >= 0).nonzero().flatten()
+        check_labels(labels[self.labelled], trainee.module.classes)
         self.validation = validation if len(validation) else train
         self.validation_labels = validation_labels if len(validation) else None
         self.values = values
