@@ -51,7 +51,7 @@ class Figure4:
     """How many training images are labelled."""
     draw: int = 0
     """Which of them."""
-    epochs: int = 40
+    epochs: int = 20
     """Passes over the training images, the label-first ones included."""
     columns: int = 10
     """Samples of each class."""
