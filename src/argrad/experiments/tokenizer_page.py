@@ -16,7 +16,7 @@ __all__ = ["format_table", "markdown", "plot"]
 LOOKS = {**COLOURS, "direct-gradient": "#6ea6dc", "reinforce": "#8a8a8a", "vq": "#111111"}
 HARD_OVER_SOFT, PERPLEXITY = 1.05, 100.0
 """Aims: hard codes at most so much worse than soft or relaxed ones, more than so many codes in use."""
-HEADER = ("", "hard error", "soft error", "relaxed", "sampled", "perplexity", "codes used", "prior, nats", "ms a step")
+HEADER = ("", "hard error", "soft error", "relaxed", "sampled", "perplexity", "codes used", "prior, nats")
 
 
 def mean(numbers: list[float], digits: str) -> str:
@@ -35,7 +35,6 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         mean(row["perplexity"], ".0f"),
         f"{statistics.fmean(row['used_codes']):.0%}",
         f"{row['prior_nll']:.1f}",
-        f"{statistics.median(row['milliseconds_per_step']):.2f}",
     )
 
 
