@@ -22,7 +22,7 @@ from argrad.experiments.tokenizer import (
     run_dataset,
     score,
 )
-from argrad.experiments.tokenizer_page import aims, beside, hard_over_soft
+from argrad.experiments.tokenizer_page import aims, beside, hard_over_softer
 from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
 from tiny_images import silent
@@ -149,10 +149,13 @@ def test_the_rival_replaces_codes_for_as_long_as_the_others_are_revived():
     for progress, below in ((0.0, 0.7), (0.5, 0.7), (0.6, 0.0)):
         trainer.set_progress(progress)
         assert model.quantizer.replace_below.item() == pytest.approx(below)
-    before = model.quantizer.counts.clone().zero_()
-    model.quantizer.counts.copy_(before)
+    before = model.quantizer.vectors.clone()
+    model.quantizer.counts.zero_()  # no code stands for anything, and still none is replaced
     model.quantizer.replace(torch.randn(20, 4))
-    assert torch.equal(model.quantizer.counts, before)
+    assert torch.equal(model.quantizer.vectors, before)
+    model.quantizer.replace_below.fill_(0.7)
+    model.quantizer.replace(torch.randn(20, 4))
+    assert (model.quantizer.vectors != before).any(-1).all()
 
 
 def test_the_rival_speaks_the_same_words():
@@ -314,8 +317,8 @@ def test_words_and_picture(result, tmp_path):
 def test_aims_are_counted():
     row = {"dataset": "digits", "method": "direct", "hard_error": [1.0, 1.02], "soft_error": [1.0, 1.0]}
     row |= {"perplexity": [101.0, 120.0]}
-    assert hard_over_soft(row) == pytest.approx(1.01)
-    assert hard_over_soft(row | {"relaxed_error": [0.8, 1.02]}) == pytest.approx((1.25 + 1.02) / 2)
+    assert hard_over_softer(row) == pytest.approx(1.01)
+    assert hard_over_softer(row | {"relaxed_error": [0.8, 1.02]}) == pytest.approx((1.25 + 1.02) / 2)
     rows = [row, row | {"method": "vq", "perplexity": [90.0, 100.0]}]
     assert aims({"rows": rows[:1]}).endswith("above 100: 1 of 1 rows.")
     assert aims({"rows": rows}).endswith("1 of 2 rows; not digits vq (1.010, 95).")

@@ -6,8 +6,8 @@ straight-through form, τ annealed alike, with direct optimisation by random cha
 of the cost, and with REINFORCE with leave-one-out baselines. The rival, ``vq``, is that of the package
 vector-quantize-pytorch (:mod:`argrad.experiments.tokenizer_vq`). Step size and schedule are the same for all, β and the
 last τ for all that have one; they were chosen by straight-through, and the rival's running means and replacement of
-codes by the rival, on validation images, with seeds used for nothing else. The protocol is sized for two cores and an
-hour; ``--steps 12000 --batch-size 100`` is one for a GPU.
+codes by the rival, on validation images, with seeds used for nothing else. The protocol is sized for two cores;
+``--steps 12000 --batch-size 100`` is one for a GPU.
 
 Errors are squared errors per pixel on test images: ``hard`` from the most probable codes, ``soft`` from the mixture of
 code vectors by their probabilities (for ``vq`` from what the encoder says before it is quantised), ``relaxed`` from a

@@ -74,7 +74,7 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, aims(result)])
 
 
-def hard_over_soft(row: dict[str, Any]) -> float:
+def hard_over_softer(row: dict[str, Any]) -> float:
     """The error with hard codes over that with soft or relaxed ones, whichever is less; the mean over seeds."""
     soft = [row[name] for name in ("soft_error", "relaxed_error") if name in row]
     return statistics.fmean(hard / min(others) for hard, *others in zip(row["hard_error"], *soft, strict=True))
@@ -83,7 +83,7 @@ def hard_over_soft(row: dict[str, Any]) -> float:
 def aims(result: dict[str, Any]) -> str:
     """Which rows reach the aims, in the mean over seeds."""
     found = {
-        f"{row['dataset']} {row['method']}": (hard_over_soft(row), statistics.fmean(row["perplexity"]))
+        f"{row['dataset']} {row['method']}": (hard_over_softer(row), statistics.fmean(row["perplexity"]))
         for row in result["rows"]
     }
     short = [
