@@ -180,9 +180,40 @@ def test_a_pace_anneals_and_warms_up():
     assert Pace(3, rounds=24).ends() == [1, 2, 3]
 
 
+def test_codes_are_sharpened_beside_what_they_learn():
+    pace = Pace(40, batch_size=10, settle=0.5, sharpen=9.0)
+    assert [pace.sharpness_at(progress) for progress in (0, 0.5, 0.75, 1)] == pytest.approx([1, 1, 3, 9])
+    model = build("direct", (8, 8), TINY, 0)
+    trainer, before = Trainer(model, IMAGES[0], pace), model.log_precision.item()
+    for progress, factor in ((0.0, 1.0), (0.75, 3.0), (0.75, 3.0), (1.0, 9.0)):
+        trainer.set_progress(progress)
+        assert model.log_precision.item() == pytest.approx(before + math.log(factor))
+    with torch.no_grad():
+        model.log_precision.add_(1.0)
+    trainer.set_progress(1.0)
+    assert model.log_precision.item() == pytest.approx(before + math.log(9) + 1)
+
+
+@pytest.mark.parametrize("method", ["reinforce", "vq"])
+def test_a_training_begins_without_codes_and_places_them(method):
+    model = build(method, (8, 8), TINY, 0)
+    pace = Pace(40, batch_size=10, continuous=0.1)
+    assert pace.continuous_steps() == 4
+    trainer = Trainer(model, IMAGES[0], pace)
+    codes = model.quantizer.vectors if method == "vq" else model.decoder.codebook
+    before = codes.detach().clone()
+    for step in range(4):
+        trainer.advance(step)
+        assert torch.equal(codes, before)
+    trainer.step = lambda: None
+    trainer.advance(4)
+    vectors = model.encoder(as_values(IMAGES[0])).flatten(0, 1)
+    assert torch.cdist(codes, vectors).amin(-1).max() < 1e-3
+
+
 def test_a_step_sets_the_temperature_and_moves_on():
     model = build("gumbel-softmax", (8, 8), TINY, 0)
-    trainer = Trainer(model, IMAGES[0], Pace(20, batch_size=10, temperature=(1.0, 0.01), anneal=1.0))
+    trainer = Trainer(model, IMAGES[0], Pace(20, batch_size=10, temperature=(1.0, 0.01), anneal=1.0, continuous=0))
     before = model.decoder.codebook.clone()
     for step in range(5):
         trainer.advance(step)
@@ -338,6 +369,7 @@ def test_images_beside_each_other():
         ({"methods": ("magic",)}, "magic"),
         ({"methods": ()}, "none"),
         ({"seeds": ()}, "at least one seed"),
+        ({"sharpen": 0.0}, "sharpen is a factor, above 0"),
     ],
 )
 def test_settings_are_checked(changes, words):

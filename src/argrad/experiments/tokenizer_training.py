@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor
 from argrad.estimators import GumbelSoftmax
 from argrad.experiments.tokenizer_vq import QuantizedModule
 from argrad.models.dead_codes import perplexity
-from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.codes import place_codes, revive_codes
 from argrad.models.tokenizer.module import TokenizerModule
 from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
 from argrad.training.captured_step import CapturedStep
@@ -44,12 +45,17 @@ class Pace:
     """τ at first, and at last."""
     kl_weight: tuple[float, float] = (1.0, 1.0)
     """β at first, once it has risen, and at last."""
+    continuous: float = 0.05
+    """Progress up to which there are no codes: the decoder reads the encoder's vectors, among which they are placed."""
     warm_up: float = 0.1
     """Progress up to which β rises from 0."""
     anneal: float = 1 / 3
     """Progress up to which τ and β fall, exponentially."""
     settle: float = 1 / 3
     """Progress from which the step size falls, in a straight line to 0."""
+    sharpen: float = 8.0
+    """From there on the precision of the codes rises by this factor, exponentially, beside what it learns: codes become
+    sure."""
     revive: float = 0.9
     """Dead codes are revived after each round up to this progress, and the rival's replaced at each step up to it."""
     seed: int = 0
@@ -66,6 +72,14 @@ class Pace:
     def learning_rate_at(self, progress: float) -> float:
         """Adam's step size."""
         return self.learning_rate * min(1.0, (1 - progress) / max(1 - self.settle, 1e-9))
+
+    def sharpness_at(self, progress: float) -> float:
+        """By which factor the precision of the codes has risen."""
+        return between((1.0, self.sharpen), max(0.0, progress - self.settle) / max(1 - self.settle, 1e-9))
+
+    def continuous_steps(self) -> int:
+        """How many steps there are without codes."""
+        return round(self.continuous * self.steps)
 
     def ends(self) -> list[int]:
         """The step after which each round ends."""
@@ -117,6 +131,7 @@ class Trainer:
             fused=True,
             capturable=device.type == "cuda",
         )
+        self.sharpness = 1.0
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=device)
         self.offsets = torch.arange(min(pace.batch_size, len(images)), device=device)
@@ -133,35 +148,53 @@ class Trainer:
             self.cursor.zero_()
         if step % 10 == 0:
             self.set_progress(step / self.pace.steps)
+        if step < self.pace.continuous_steps():
+            self.one_step(continuous=True)
+            return
+        if step == self.pace.continuous_steps() > 0:
+            self.place_codes()
         self.step()
 
+    @torch.no_grad()
     def set_progress(self, progress: float) -> None:
         """Set what follows a schedule, in place."""
         self.kl_weight.fill_(self.pace.kl_weight_at(progress))
         for group in self.optimiser.param_groups:
             group["lr"].fill_(self.pace.learning_rate_at(progress))
-        if isinstance(self.model, TokenizerModule) and isinstance(self.model.estimator, GumbelSoftmax):
+        if isinstance(self.model, QuantizedModule):
+            if progress > self.pace.revive:
+                self.model.quantizer.replace_below.zero_()
+            return
+        before, self.sharpness = self.sharpness, self.pace.sharpness_at(progress)
+        self.model.log_precision.add_(math.log(self.sharpness / before))
+        if isinstance(self.model.estimator, GumbelSoftmax):
             self.model.estimator.temperature.fill_(self.pace.temperature_at(progress))
-        if isinstance(self.model, QuantizedModule) and progress > self.pace.revive:
-            self.model.quantizer.replace_below.zero_()
 
-    def one_step(self) -> None:
+    def place_codes(self) -> None:
+        """Put the codes where the encoder's vectors are."""
+        some = as_values(self.images[self.order[:AT_ONCE]])
+        if isinstance(self.model, TokenizerModule):
+            place_codes(self.model, some, self.generator)
+        else:
+            self.model.place_codes(some, self.generator)
+
+    def one_step(self, *, continuous: bool = False) -> None:
         """Pick, encode, decode, differentiate, move; on a GPU with matrix products in TF32."""
         with training_precision(self.images.device):
-            self._one_step()
+            x = as_values(self.images[self.order.index_select(0, self.cursor + self.offsets)])
+            for parameter in self.parameters:
+                parameter.grad = None
+            self._losses(x, continuous=continuous).mean().backward()
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.pace.clip_norm)
+            self.optimiser.step()
+            self.cursor.add_(len(x))
 
-    def _one_step(self) -> None:
-        x = as_values(self.images[self.order.index_select(0, self.cursor + self.offsets)])
+    def _losses(self, x: Tensor, *, continuous: bool) -> Tensor:
+        if continuous:
+            return self.model.continuous_losses(x)
         if isinstance(self.model, TokenizerModule):
-            loss = self.model.losses(x, kl_weight=self.kl_weight).mean()
-        else:
-            loss = self.model.losses(x).mean()
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.pace.clip_norm)
-        self.optimiser.step()
-        self.cursor.add_(len(x))
+            return self.model.losses(x, kl_weight=self.kl_weight)
+        return self.model.losses(x)
 
     def _tensors(self) -> list[Tensor]:
         memory = [tensor for state in self.optimiser.state.values() for tensor in state.values()]

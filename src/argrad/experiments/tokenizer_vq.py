@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from argrad.costs import Reconstruction
 from argrad.models.discrete_vae.module import Likelihood
+from argrad.models.tokenizer.codes import spread_among
 from argrad.models.tokenizer.module import GridDecoder, GridEncoder, How
 
 __all__ = ["QuantizedModule", "VectorQuantizer", "rotate_onto"]
@@ -160,6 +161,19 @@ class QuantizedModule(nn.Module):
         likelihood = Reconstruction(x, self.decoder, self.likelihood)
         loss: Tensor = likelihood(quantized, event_dims=2) + self.commitment * away.sum(-1)
         return loss
+
+    def continuous_losses(self, x: Tensor) -> Tensor:
+        """−log p(x|f) of each image without codes, ``[B]``."""
+        losses: Tensor = Reconstruction(x, self.decoder, self.likelihood)(self.encoder(x), event_dims=2)
+        return losses
+
+    @torch.no_grad()
+    def place_codes(self, x: Tensor, generator: torch.Generator) -> None:
+        """Put all codes among the vectors of the cells of images."""
+        codes, _ = spread_among(self.encoder(x).flatten(0, 1), self.codes, generator)
+        self.quantizer.vectors.copy_(codes)
+        self.quantizer.sums.copy_(codes)
+        self.quantizer.counts.fill_(1.0)
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Dead codes of a shared vocabulary are moved to where codes are lacking, and serve there."""
+"""Codes are placed among what the encoder says; dead ones are moved to where codes are lacking, and serve there."""
+
+import itertools
+import math
 
 import pytest
 import torch
@@ -6,9 +9,9 @@ from torch import Tensor
 
 from argrad import GumbelSoftmax
 from argrad.models import Schedules, TokenizerModule, used
-from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.codes import SHARPNESS, place_codes, revive_codes, spread_among
 from argrad.models.tokenizer.task import TokenizerTask
-from argrad.training import LoopSettings, train
+from argrad.training import LoopSettings, World, train
 
 CODES = 8
 DEAD = [4, 5, 6, 7]
@@ -29,6 +32,76 @@ def pictures(number: int = 60) -> Tensor:
     patterns = torch.rand(4, 4, 4, generator=generator).round()
     cells = patterns[torch.randint(4, (number, 2, 2), generator=generator)]
     return cells.permute(0, 1, 3, 2, 4).reshape(number, 8, 8)
+
+
+# --------------------------------------------------------------------------------------------------------- placed codes
+
+
+def test_vectors_are_spread_by_the_law_of_k_means_pp():
+    """Of vectors at 0, 1 and 3 the first is any, the second has a probability in proportion to the squared distance."""
+    places, number = [0.0, 1.0, 3.0], 4000
+    vectors, generator = torch.tensor(places)[:, None], torch.Generator().manual_seed(0)
+    drawn = [tuple(spread_among(vectors, 2, generator)[0].flatten().tolist()) for _ in range(number)]
+    for first, second in itertools.permutations(places, 2):
+        p = (first - second) ** 2 / sum((first - other) ** 2 for other in places) / 3
+        z = (drawn.count((first, second)) - number * p) / math.sqrt(number * p * (1 - p))
+        assert abs(z) < 4
+
+
+def test_every_cluster_gets_a_vector_and_distances_are_from_the_nearest():
+    generator = torch.Generator().manual_seed(0)
+    clusters = torch.repeat_interleave(100 * torch.eye(5), torch.tensor([500, 3, 1, 40, 7]), 0)
+    vectors = clusters + 0.01 * torch.randn(clusters.shape, generator=generator)
+    chosen, away = spread_among(vectors, 5, generator)
+    assert sorted(chosen.argmax(-1).tolist()) == [0, 1, 2, 3, 4]
+    nearest = torch.cdist(vectors, chosen, compute_mode="donot_use_mm_for_euclid_dist").amin(-1).square()
+    torch.testing.assert_close(away.sort().values, nearest.sort().values)
+
+
+def test_placed_codes_serve_cells_at_once_with_a_precision_that_suits_them():
+    module, x = build(dead=tuple(range(CODES))), pictures(100)
+    before = module.log_precision.item()
+    place_codes(module, x, torch.Generator().manual_seed(0))
+    vectors, codebook = module.encoder(x).flatten(0, 1), module.decoder.codebook
+    distances = torch.cdist(codebook, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    assert distances.amin(-1).max() == 0
+    assert (module.usage(x) > 0).all()
+    assert module.log_precision.exp().item() == pytest.approx(SHARPNESS / distances.amin(0).square().mean().item())
+    assert module.log_precision.item() != before
+
+
+def test_more_codes_than_vectors_share_them():
+    module, x = build(), torch.zeros(1, 8, 8)
+    with torch.no_grad():
+        module.encoder.last.weight.zero_()  # all cells alike
+    before = module.log_precision.item()
+    place_codes(module, x, torch.Generator().manual_seed(0))
+    assert torch.equal(module.decoder.codebook, module.encoder(x)[0, :1].expand(CODES, -1))
+    assert module.log_precision.item() == before  # no distance to suit it to
+    assert module.losses(x).isfinite().all()
+
+
+@pytest.mark.parametrize("continuous_steps", [0, 2])
+def test_training_begins_without_codes_when_told_to(continuous_steps):
+    module, x = build(), pictures(20)
+    task = TokenizerTask(module, x, x[:0], lambda stored, _: stored, Schedules(), continuous_steps=continuous_steps)
+    before, batch = module.decoder.codebook.detach().clone(), torch.arange(10)
+    for step in range(4):
+        task.set_step(step)
+        losses = task.losses(batch, torch.Generator().manual_seed(step), World())
+        vectors = module.encoder(x).flatten(0, 1)
+        (gradient,) = torch.autograd.grad(losses.sum(), module.decoder.codebook, allow_unused=True)
+        if step < continuous_steps:
+            torch.testing.assert_close(losses, module.continuous_losses(x[:10]))
+            assert gradient is None
+        else:
+            assert gradient.any()
+            is_placed = torch.cdist(module.decoder.codebook, vectors).amin(-1).max() < 1e-3
+            assert is_placed == (continuous_steps > 0)
+        assert torch.equal(module.decoder.codebook, before) == (step < continuous_steps or not continuous_steps)
+
+
+# -------------------------------------------------------------------------------------------------------- revived codes
 
 
 def revive(module: TokenizerModule, usage: Tensor, x: Tensor, optimiser=None, seed: int = 0) -> int:

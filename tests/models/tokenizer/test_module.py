@@ -79,6 +79,22 @@ def test_encoder_codebook_and_decoder_all_get_a_gradient(estimator):
         assert part.grad.any()
 
 
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_without_codes_the_decoder_reads_the_encoders_vectors(likelihood):
+    module, x = build(likelihood=likelihood), pictures()
+    output = module.decoder.decoder(module.encoder(x))
+    if likelihood == "bernoulli":
+        wanted = torch.nn.functional.binary_cross_entropy_with_logits(output, x, reduction="none")
+    else:
+        wanted = 0.5 * (output - x).square() + 0.5 * math.log(2 * math.pi)
+    losses = module.continuous_losses(x)
+    torch.testing.assert_close(losses, wanted.sum((1, 2)))
+    losses.sum().backward()
+    assert module.encoder.last.weight.grad.any()
+    assert module.decoder.decoder.layers[0].weight.grad.any()
+    assert module.decoder.codebook.grad is None
+
+
 def test_kl_is_per_image_and_does_not_depend_on_the_batch():
     module, x = build(), pictures(5)
     losses = module.losses(x)

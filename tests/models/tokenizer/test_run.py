@@ -107,6 +107,27 @@ def test_a_run_broken_off_within_an_epoch_ends_as_if_it_had_not_been(training, r
     assert len(list((tmp_path / "run").glob("prior-*"))) == 1
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3], ids=["before codes", "when codes are placed", "after that"])
+def test_a_run_broken_off_before_it_has_codes_ends_as_if_it_had_not_been(steps, images, tmp_path, monkeypatch):
+    settings = replace(SETTINGS, batch_size=5, continuous_steps=2, checkpoint_seconds=0.0, epochs=1, prior_epochs=1)
+    whole(tmp_path / "whole", images, settings)
+    with pytest.raises(Interrupted):
+        whole(tmp_path / "run", images, settings, progress=BrokenOff(monkeypatch, 1, steps))
+    whole(tmp_path / "run", images, settings)
+    once, twice = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "run"))
+    assert all(torch.equal(once[key], twice[key]) for key in once)
+
+
+def test_codes_are_placed_after_half_an_epoch_at_the_latest(images):
+    """Three batches of ten."""
+    settings = replace(SETTINGS, epochs=1)
+    runs = [train_tokenizer(replace(settings, continuous_steps=steps), None, images)[0] for steps in (0, 1, 2, 1000)]
+    without, once, twice, long = (module.decoder.codebook for module in runs)
+    assert torch.equal(once, twice)
+    assert torch.equal(once, long)
+    assert not torch.equal(once, without)
+
+
 def test_the_prior_is_found_however_the_same_weights_are_written(run, tmp_path):
     """The order of metadata in a safetensors file is not ours to choose."""
     tensors, metadata = read_tensors(run[0] / "model.safetensors")

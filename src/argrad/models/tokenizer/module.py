@@ -235,6 +235,12 @@ class TokenizerModule(nn.Module):
         cost: Tensor = self.estimator(q, self.reconstruction(x), generator=generator, noise=noise)
         return cost + kl_weight * q.kl()
 
+    def continuous_losses(self, x: Tensor) -> Tensor:
+        """−log p(x|f) of each image without codes, ``[B]``: the decoder reads the encoder's vectors f as they are."""
+        likelihood = Reconstruction(x, self.decoder.decoder, self.likelihood, scale=self.scale)
+        losses: Tensor = likelihood(self.encoder(x), event_dims=2)
+        return losses
+
     @torch.no_grad()
     def negative_elbo(self, x: Tensor, *, kl_weight: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
         """The negative ELBO with one draw of codes for each image, ``[B]``; weight 1 makes it a bound on −log p(x)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from argrad.estimators import Direct
 from argrad.models.dead_codes import perplexity, used
 from argrad.models.discrete_vae.task import Schedules, evaluate_in_batches
-from argrad.models.tokenizer.codes import revive_codes
+from argrad.models.tokenizer.codes import place_codes, revive_codes
 from argrad.models.tokenizer.module import How, TokenizerModule
 from argrad.training import World
 
@@ -52,6 +52,7 @@ class TokenizerTask:
         values: turns stored images into numbers, such as ``Images.values``.
         schedules: of ε, τ and the KL weight.
         revive_until: epochs after which dead codes are still revived; 0 never.
+        continuous_steps: steps at first without codes, which are placed then; 0 starts with codes as they are.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TokenizerTask:
         schedules: Schedules,
         *,
         revive_until: int = 0,
+        continuous_steps: int = 0,
     ) -> None:
         self.module = module
         self.train = train
@@ -70,20 +72,27 @@ class TokenizerTask:
         self.values = values
         self.schedules = schedules
         self.revive_until = revive_until
+        self.continuous_steps = continuous_steps
         self.device = train.device
         self.train_size = len(train)
         self.kl_weight = 1.0
+        self.step = 0
 
     def set_step(self, step: int) -> None:
         """Set what follows a schedule."""
+        self.step = step
         self.kl_weight = self.schedules.kl_weight(step)
         self.schedules.apply(self.module.estimator, step)
 
     def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
-        """The negative ELBO of each image, its KL weighted."""
+        """The negative ELBO of each image, its KL weighted; at first, its continuous part."""
         if world.size > 1:
             raise ValueError("a tokenizer is trained by one process; leave out torchrun")
+        if self.step == self.continuous_steps > 0:
+            place_codes(self.module, self._some_images(generator), generator)
         x = self.values(self.train[batch], generator)
+        if self.step < self.continuous_steps:
+            return self.module.continuous_losses(x)
         return self.module.losses(x, kl_weight=self.kl_weight, generator=generator)
 
     def validate(self, generator: torch.Generator) -> dict[str, float]:
@@ -113,11 +122,16 @@ class TokenizerTask:
         if epoch <= self.revive_until:
             size = at_once(self.module.event_shape)
             usage = usage_in_batches(self.module, self.validation, self._values, size=size)
-            some = torch.randperm(self.train_size, generator=generator, device=self.device)[:size]
-            extra["revived"] = revive_codes(self.module, usage, self._values(self.train[some]), optimiser, generator)
+            some = self._some_images(generator)
+            extra["revived"] = revive_codes(self.module, usage, some, optimiser, generator)
         if isinstance(self.module.estimator, Direct):
             extra["epsilon"] = self.module.estimator.epsilon.item()
         return extra
+
+    def _some_images(self, generator: torch.Generator) -> Tensor:
+        """Training images, as many as are evaluated at a time."""
+        order = torch.randperm(self.train_size, generator=generator, device=self.device)
+        return self._values(self.train[order[: at_once(self.module.event_shape)]])
 
     def _values(self, stored: Tensor) -> Tensor:
         return self.values(stored, torch.Generator(self.device).manual_seed(1))
