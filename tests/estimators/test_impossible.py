@@ -1,5 +1,6 @@
 """What is impossible counts for nothing, whatever it costs: value and gradient are those of the problem without it."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,42 @@ def test_a_value_in_a_chain(label, bad):
         normal(3, 3, seed=2),
         bad,
     )
+
+
+@bad_costs
+@pytest.mark.parametrize("law", ["gibbs", "perturb"])
+@pytest.mark.parametrize("by_time", [False, True], ids=["one transition", "one a step"])
+@pytest.mark.parametrize("label", ["Exact", "Direct", "Direct two-sided", "Direct negative", "Reinforce"])
+def test_a_step_of_a_chain(label, by_time, law, bad):
+    """The step from the last value to the first is never made."""
+    transition = normal(2, 3, 3, seed=1) if by_time else normal(3, 3, seed=1)
+    transition[..., 2, 0] = -torch.inf
+    theta, seen = normal(3, 3, seed=2), []
+    for number in (bad, 0.0):
+
+        def cost(z: Tensor, number: float = number) -> Tensor:
+            impossible = (z[..., :-1, 2] * z[..., 1:, 0]).sum(-1) > 0
+            return torch.where(impossible, number, (theta * z).sum((-1, -2)).square())
+
+        leaf, own = normal(3, 3).requires_grad_(), transition.clone().requires_grad_()
+        latent, estimator = Chain(leaf.expand(DRAWS, 3, 3), own, law=law), ESTIMATORS[label]()
+        if not estimator.supports(latent):
+            pytest.skip(f"not for {latent!r}")
+        seen.append(found(estimator, latent, cost, noise_for(estimator, latent), leaf, own))
+    assert_alike(*seen)
+    assert seen[0][2].any()
+
+
+def test_which_changes_of_a_chain_make_an_impossible_step():
+    transition = torch.zeros(3, 3)
+    transition[2, 0] = -torch.inf
+    latent = Chain(torch.zeros(2, 4, 3), transition)
+    z = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 1], [2, 2, 1, 0]]), 3).to(torch.float32)
+    found = latent.makes_impossible_step(z)
+    for row, t, value in itertools.product(range(2), range(4), range(3)):
+        changed = z[row].clone()
+        changed[t] = torch.eye(3)[value]
+        assert found[row, t, value] == (latent.score(changed.expand(2, 4, 3))[row] == -torch.inf)
 
 
 @bad_costs

@@ -63,7 +63,7 @@ from torch import Tensor
 
 from argrad.costs import Cost, all_costs, evaluate, has_table, possible_only, single_changes, table
 from argrad.estimators.base import Estimator, Noise, along_a_sample, attach, attach_difference
-from argrad.latents import MAX_STATES, Categorical, Factorised, Latent, PairwiseBits, Variables
+from argrad.latents import MAX_STATES, Categorical, Chain, Factorised, Latent, PairwiseBits, Variables
 from argrad.latents import Sequence as SequenceLatent
 from argrad.latents.base import can_read_values, cheaply_known_finite
 
@@ -375,7 +375,10 @@ class Direct(Estimator):
         value = evaluate(cost, latent, z)
         changes = single_changes(cost, latent, z, value)
         changes = changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
-        return value, possible_only(changeable(latent).linear(changes), latent)
+        weights = possible_only(changeable(latent).linear(changes), latent)
+        if isinstance(latent, Chain):  # what a change costs says nothing where a step of it is never made
+            weights = weights.masked_fill(latent.makes_impossible_step(z), 0.0)
+        return value, weights
 
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves.

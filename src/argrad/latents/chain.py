@@ -150,6 +150,14 @@ class Chain(Structured, Variables):
         """``[*batch, n, k]``."""
         return self._independent().tabulate_changes(z, unchanged, changed)
 
+    def makes_impossible_step(self, z: Tensor) -> Tensor:
+        """Whether z with one variable set to another value makes a step that is never made, ``[*batch, n, k]``."""
+        never = (self.transition == -torch.inf).to(z.dtype)
+        after, before = torch.zeros_like(z), torch.zeros_like(z)
+        after[..., 1:, :] = (z[..., :-1, None, :] @ never).squeeze(-2)
+        before[..., :-1, :] = (never @ z[..., 1:, :, None]).squeeze(-1)
+        return after + before > 0
+
     def linear(self, table: Tensor) -> Tensor:
         """The table itself: z picks one entry of each row."""
         return table
