@@ -15,7 +15,7 @@ from argrad.models.tokenizer.run import TokenizerSettings, load_tokenizer, prior
 from argrad.training import Interrupted, read_tensors
 
 QUICK = ["--codes", "8", "--width", "4", "--dimension", "3", "--prior-width", "4", "--device", "cpu"]
-QUICK += ["--epochs", "1", "--prior-epochs", "1", "--batch-size", "200"]
+QUICK += ["--epochs", "1", "--prior-epochs", "1", "--batch-size", "200", "--continuous-steps", "2"]
 
 
 def train(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:

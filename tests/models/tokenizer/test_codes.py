@@ -70,6 +70,12 @@ def test_placed_codes_serve_cells_at_once_with_a_precision_that_suits_them():
     assert module.log_precision.item() != before
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_vectors_that_are_no_numbers_are_said(bad):
+    with pytest.raises(ValueError, match="no numbers, or too large; lower the learning rate"):
+        spread_among(torch.tensor([[1.0], [bad], [2.0]]), 2, torch.Generator().manual_seed(0))
+
+
 def test_more_codes_than_vectors_share_them():
     module, x = build(), torch.zeros(1, 8, 8)
     with torch.no_grad():

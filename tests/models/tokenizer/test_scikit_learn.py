@@ -14,7 +14,14 @@ from argrad.models.tokenizer.run import TokenizerSettings, tokenizer_config, tra
 from argrad.training import RunFolder
 
 SMALL = {"codes": 16, "width": 8, "dimension": 4, "batch_size": 50, "learning_rate": 0.005, "device": "cpu"}
-SMALL |= {"kl_weight": 0.2, "prior_width": 16, "random_state": 0, "anneal_epochs": 2, "revive_until": 3}
+SMALL |= {
+    "kl_weight": 0.2,
+    "continuous_steps": 10,
+    "prior_width": 16,
+    "random_state": 0,
+    "anneal_epochs": 2,
+    "revive_until": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,7 @@ def model(X) -> Tokenizer:
 def test_it_learns(model, X):
     errors = [row["hard_error"] for row in model.history_]
     assert errors[-1] < 0.8 * errors[0]
-    assert model.history_[-1]["perplexity"] > max(2, model.history_[0]["perplexity"])
+    assert model.history_[-1]["perplexity"] > 4
     assert model.prior_history_[-1]["loss"] < model.prior_history_[0]["loss"]
     assert -model.score(X) == pytest.approx(np.square(model.decode(model.encode(X)) - X).mean(), rel=1e-5)
     assert -model.score(X) < 0.7 * X.var()

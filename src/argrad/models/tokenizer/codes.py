@@ -55,6 +55,8 @@ def spread_among(vectors: Tensor, number: int, generator: torch.Generator) -> tu
     order = torch.randperm(len(vectors), generator=generator, device=vectors.device)
     vectors = vectors[order[:MOST_CELLS]]
     chosen, away = [vectors[0]], (vectors - vectors[0]).square().sum(-1)
+    if not away.isfinite().all():
+        raise ValueError("the encoder's vectors are no numbers, or too large; lower the learning rate")
     while len(chosen) < number:
         chosen.append(vectors[torch.multinomial(away.clamp_min(1e-12), 1, generator=generator)[0]])
         away = torch.minimum(away, (vectors - chosen[-1]).square().sum(-1))

@@ -97,9 +97,9 @@ class TokenizerSettings:
     """… and at last."""
     anneal_epochs: int = 10
     """Epochs over which τ falls; 0 keeps it as it is at first."""
-    continuous_steps: int = 100
-    """Steps at first without codes, which are placed then where the encoder's vectors are: at most half an epoch; 0
-    starts with random codes."""
+    continuous_steps: int = 200
+    """Steps at first without codes, which are placed then where the encoder's vectors are; a shorter training places
+    them at its end, and needs no estimator. 0 starts with random codes."""
     kl_weight: float = 0.1
     """Weight β of the KL term of an image; 1 is the ELBO, less gives sharper codes and pictures."""
     kl_warmup_epochs: int = 2
@@ -155,13 +155,9 @@ class TokenizerSettings:
             max(1, self.prior_epochs), self.batch_size, 1e-3, self.seed, checkpoint_seconds=self.checkpoint_seconds
         )
 
-    def steps_per_epoch(self, train_size: int) -> int:
-        """How many batches so many training images make."""
-        return -(-train_size // self.batch_size)
-
     def schedules(self, train_size: int) -> Schedules:
         """The part that changes as training goes on, for so many training images."""
-        per_epoch = self.steps_per_epoch(train_size)
+        per_epoch = -(-train_size // self.batch_size)
         temperature = Decay(self.temperature)
         if self.anneal_epochs and self.temperature > self.temperature_minimum:
             rate = torch.tensor(self.temperature / self.temperature_minimum).log() / (self.anneal_epochs * per_epoch)
@@ -245,7 +241,7 @@ def train_tokenizer(
         images.values,
         settings.schedules(len(images.train)),
         revive_until=settings.revive_until,
-        continuous_steps=min(settings.continuous_steps, settings.steps_per_epoch(len(images.train)) // 2),
+        continuous_steps=settings.continuous_steps,
     )
     trained = train(task, settings.loop(), folder=folder, progress=progress)
     module.eval()

@@ -54,8 +54,8 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         temperature: τ of the relaxations at first.
         temperature_minimum: and at last.
         anneal_epochs: epochs over which it falls.
-        continuous_steps: steps at first without codes, which are placed then where the encoder's vectors are: at most
-            half an epoch; 0 starts with random codes.
+        continuous_steps: steps at first without codes, which are placed then where the encoder's vectors are; a shorter
+            training places them at its end, and needs no estimator. 0 starts with random codes.
         likelihood: "bernoulli" for X in [0, 1], or "gaussian".
         scale: the gaussian's standard deviation.
         kl_weight: weight of an image's KL to the uniform distribution over codes; 1 is the ELBO.
@@ -105,7 +105,7 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         temperature: float = 1.0,
         temperature_minimum: float = 0.2,
         anneal_epochs: int = 10,
-        continuous_steps: int = 100,
+        continuous_steps: int = 200,
         likelihood: Likelihood = "bernoulli",
         scale: float = 1.0,
         kl_weight: float = 0.1,

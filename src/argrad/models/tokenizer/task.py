@@ -78,6 +78,11 @@ class TokenizerTask:
         self.kl_weight = 1.0
         self.step = 0
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether this step is one without codes."""
+        return self.step < self.continuous_steps
+
     def set_step(self, step: int) -> None:
         """Set what follows a schedule."""
         self.step = step
@@ -91,7 +96,7 @@ class TokenizerTask:
         if self.step == self.continuous_steps > 0:
             place_codes(self.module, self._some_images(generator), generator)
         x = self.values(self.train[batch], generator)
-        if self.step < self.continuous_steps:
+        if self.is_continuous:
             return self.module.continuous_losses(x)
         return self.module.losses(x, kl_weight=self.kl_weight, generator=generator)
 
@@ -99,8 +104,11 @@ class TokenizerTask:
         """On validation images, always with the same noise.
 
         ``loss`` is the objective with the KL weight that training ends with, whatever it is now, so that epochs can be
-        compared; ``hard_error`` and ``soft_error`` are squared errors per pixel.
+        compared; ``hard_error`` and ``soft_error`` are squared errors per pixel. As long as training does without
+        codes, they are placed to be looked at.
         """
+        if self.is_continuous:
+            place_codes(self.module, self._some_images(generator), generator)
         fixed = torch.Generator(self.device).manual_seed(0)
         size = at_once(self.module.event_shape)
 
@@ -119,7 +127,7 @@ class TokenizerTask:
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
         """Revive dead codes, while it is time."""
         extra: dict[str, float] = {}
-        if epoch <= self.revive_until:
+        if epoch <= self.revive_until and not self.is_continuous:
             size = at_once(self.module.event_shape)
             usage = usage_in_batches(self.module, self.validation, self._values, size=size)
             some = self._some_images(generator)
