@@ -42,7 +42,7 @@ __all__ = ["SequenceGANStudy", "format_table", "markdown", "plot", "run"]
 
 PROTOCOLS = {
     "expressions": SequenceGANSettings(
-        "expressions", split_seed=1, likelihood_epochs=24, epochs=50, batch_size=128, warm_up=320
+        "expressions", split_seed=1, likelihood_epochs=40, epochs=50, batch_size=128, warm_up=320
     ),
     "names": SequenceGANSettings(
         "names", split_seed=1, likelihood_epochs=4, epochs=4, learning_rate=2e-4, batch_size=128, warm_up=184
