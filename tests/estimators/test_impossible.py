@@ -178,11 +178,11 @@ def test_a_value_in_a_chain(label, bad):
 @pytest.mark.parametrize("by_time", [False, True], ids=["one transition", "one a step"])
 @pytest.mark.parametrize("label", ["Exact", "Direct", "Direct two-sided", "Direct negative", "Reinforce"])
 def test_a_step_of_a_chain(label, by_time, law, bad):
-    """The step from the last value to the first is never made."""
+    """The step from the last value to the first is never made; whatever it costs, if that is no number."""
     transition = normal(2, 3, 3, seed=1) if by_time else normal(3, 3, seed=1)
     transition[..., 2, 0] = -torch.inf
     theta, seen = normal(3, 3, seed=2), []
-    for number in (bad, 0.0):
+    for number in (bad, torch.nan):
 
         def cost(z: Tensor, number: float = number) -> Tensor:
             impossible = (z[..., :-1, 2] * z[..., 1:, 0]).sum(-1) > 0
@@ -195,6 +195,24 @@ def test_a_step_of_a_chain(label, by_time, law, bad):
         seen.append(found(estimator, latent, cost, noise_for(estimator, latent), leaf, own))
     assert_alike(*seen)
     assert seen[0][2].any()
+
+
+@pytest.mark.parametrize("allowed", [[(0, 1), (1, 2), (2, 0)], [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)]])
+def test_a_change_that_is_possible_beside_others_counts(allowed):
+    """In a chain that has to go round, or to the right, no variable can be changed alone: a z-test, the cost linear."""
+    transition = torch.full((3, 3), -torch.inf, dtype=torch.float64)
+    for first, second in allowed:
+        transition[first, second] = 0.3
+    theta, scores, draws, epsilon = normal(4, 3, seed=2), normal(4, 3), 20000, 0.5
+    wanted = Chain(scores, transition).mean() - Chain(scores - epsilon * theta, transition).mean()
+    leaf = scores.expand(draws, 4, 3).clone().requires_grad_()
+    loss = Direct(epsilon)(
+        Chain(leaf, transition), lambda z: (theta * z).sum((-1, -2)), generator=torch.Generator().manual_seed(0)
+    )
+    (each,) = torch.autograd.grad(loss.sum(), leaf)
+    error = (each.mean(0) - wanted / epsilon).abs()
+    assert (error <= 4.5 * each.std(0) / draws**0.5 + 1e-12).all()
+    assert wanted.abs().max() > 0.05
 
 
 def test_which_changes_of_a_chain_make_an_impossible_step():

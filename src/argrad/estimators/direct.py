@@ -376,8 +376,8 @@ class Direct(Estimator):
         changes = single_changes(cost, latent, z, value)
         changes = changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
         weights = possible_only(changeable(latent).linear(changes), latent)
-        if isinstance(latent, Chain):  # what a change costs says nothing where a step of it is never made
-            weights = weights.masked_fill(latent.makes_impossible_step(z), 0.0)
+        if isinstance(latent, Chain):  # such a change may be possible with others, so a cost that is a number counts
+            weights = weights.masked_fill(latent.makes_impossible_step(z) & ~weights.isfinite(), 0.0)
         return value, weights
 
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
