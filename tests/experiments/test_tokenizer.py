@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from argrad.data import load
+from argrad.experiments import tokenizer, tokenizer_training
 from argrad.experiments.pictures import unpacked
 from argrad.experiments.tokenizer import (
     METHODS,
@@ -25,6 +26,7 @@ from argrad.experiments.tokenizer import (
 from argrad.experiments.tokenizer_page import aims, beside, hard_over_softer
 from argrad.experiments.tokenizer_training import Pace, Trainer, as_values, train
 from argrad.experiments.tokenizer_vq import QuantizedModule, VectorQuantizer, rotate_onto
+from argrad.models.dead_codes import perplexity
 from tiny_images import silent
 
 TINY = TokenizerComparison(
@@ -263,6 +265,40 @@ def test_a_step_looks_at_no_number(method):
     trainer.parameters, trainer.optimiser = learnt, torch.optim.SGD(learnt, 1e-3)
     trainer.step()
     assert all(parameter.grad is not None and parameter.grad.is_meta for parameter in learnt)
+
+
+@pytest.mark.parametrize("method", ["direct", "vq"])
+def test_a_training_that_never_has_codes_places_them_where_it_is_looked_at(method):
+    model = build(method, (8, 8), TINY, 0)
+    learnt = train(model, IMAGES[0], IMAGES[1], Pace(20, rounds=2, batch_size=10, continuous=1.0), silent)
+    codes = model.quantizer.vectors if method == "vq" else model.decoder.codebook
+    assert torch.cdist(codes, model.encoder(as_values(IMAGES[0])).flatten(0, 1)).amin(-1).max() < 1e-3
+    assert min(learnt.perplexity) > 2
+    assert learnt.revived == 0
+
+
+@pytest.mark.parametrize("method", ["reinforce", "vq"])
+def test_scores_are_those_of_the_model(method, monkeypatch):
+    model = build(method, (8, 8), TINY, 0).eval()
+    monkeypatch.setattr(tokenizer, "AT_ONCE", 7)
+    monkeypatch.setattr(tokenizer_training, "AT_ONCE", 7)
+    x = as_values(IMAGES[2])
+    found = score(model, IMAGES[2], 0.3)
+    for how in ("hard", "soft"):
+        assert found[f"{how}_error"] == pytest.approx((model.reconstruct(x, how) - x).square().mean().item(), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(perplexity(model.usage(x)), rel=1e-5)
+    if method == "vq":
+        return
+    assert found["kl"] == pytest.approx(model.posterior(x).kl().mean().item(), rel=1e-5)
+    alike, x = IMAGES[2][:1].expand(2000, -1, -1), x[:1].expand(2000, -1, -1)
+    found = score(model, alike, 0.3)
+    generator = torch.Generator().manual_seed(1)
+    ways = [model.reconstruct(x, how, temperature=0.3, generator=generator) for how in ("relaxed", "sampled")]
+    each = [(way - x).square().flatten(1).mean(1) for way in ways]
+    for name, errors in zip(("relaxed_error", "sampled_error"), each, strict=True):
+        assert abs(found[name] - errors.mean()) < 4.5 * errors.std() * (2 / 2000) ** 0.5
+    bound = model.negative_elbo(x, generator=generator)
+    assert abs(found["negative_elbo"] - bound.mean()) < 4.5 * bound.std() * (2 / 2000) ** 0.5
 
 
 @pytest.mark.parametrize("method", METHODS)

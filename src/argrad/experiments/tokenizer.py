@@ -27,18 +27,19 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from argrad.costs import evaluate
 from argrad.experiments.paper_model import quickly
 from argrad.experiments.pictures import packed
 from argrad.experiments.provenance import command_line, provenance
 from argrad.experiments.tokenizer_page import format_table, markdown, plot
-from argrad.experiments.tokenizer_training import Pace, as_values, train
+from argrad.experiments.tokenizer_training import Pace, as_values, look, train
 from argrad.experiments.tokenizer_vq import QuantizedModule
 from argrad.models.dead_codes import perplexity, used
 from argrad.models.discrete_vae.task import evaluate_in_batches
 from argrad.models.tokenizer.module import TokenizerModule
 from argrad.models.tokenizer.prior import CodePrior, PriorTask
 from argrad.models.tokenizer.run import TokenizerSettings, build_tokenizer
-from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
+from argrad.models.tokenizer.task import AT_ONCE
 from argrad.training import LoopSettings
 from argrad.training import train as train_in_loop
 from argrad.training.matmul_precision import training_precision
@@ -181,30 +182,30 @@ def build(method: str, shape: tuple[int, ...], settings: TokenizerComparison, se
 @torch.no_grad()
 def score(model: TokenizerModule | QuantizedModule, stored: Tensor, temperature: float) -> dict[str, float]:
     """What a trained model makes of images."""
+    hard, usage = look(model, stored)
+    scores = {"hard_error": hard, "perplexity": perplexity(usage), "used_codes": used(usage)}
+    noise = torch.Generator(stored.device).manual_seed(0)
+    for chunk in stored.split(AT_ONCE):
+        for name, numbers in measure(model, as_values(chunk), temperature, noise).items():
+            scores[name] = scores.get(name, 0.0) + float(numbers.mean()) * len(chunk) / len(stored)
+    return scores | {"hard_over_soft": scores["hard_error"] / scores["soft_error"]}
 
-    def noise() -> torch.Generator:
-        return torch.Generator(stored.device).manual_seed(0)
 
-    usage = usage_in_batches(model, stored, as_values)
-    scores = {
-        "hard_error": squared_error(model, stored, as_values),
-        "soft_error": squared_error(model, stored, as_values, "soft"),
-        "perplexity": perplexity(usage),
-        "used_codes": used(usage),
-    }
-    scores["hard_over_soft"] = scores["hard_error"] / scores["soft_error"]
+def measure(
+    model: TokenizerModule | QuantizedModule, x: Tensor, temperature: float, noise: torch.Generator
+) -> dict[str, Tensor]:
+    """Errors of other than hard codes, and for a dVAE the terms of its bound: a number or more per image."""
     if isinstance(model, QuantizedModule):
-        return scores
-    relaxed = squared_error(model, stored, as_values, "relaxed", temperature=temperature, generator=noise())
-    draws = noise()
-    return scores | {
-        "relaxed_error": relaxed,
-        "sampled_error": squared_error(model, stored, as_values, "sampled", generator=noise()),
-        "kl": evaluate_in_batches(lambda x: model.posterior(as_values(x)).kl(), stored, AT_ONCE),
-        "negative_elbo": evaluate_in_batches(
-            lambda x: model.negative_elbo(as_values(x), generator=draws), stored, AT_ONCE
-        ),
+        return {"soft_error": (model.reconstruct(x, "soft") - x).square()}
+    q = model.posterior(x)
+    z, kl = q.sample(generator=noise), q.kl()
+    rebuilt = {
+        "soft_error": model.rebuild(q, "soft"),
+        "relaxed_error": model.rebuild(q, "relaxed", temperature=temperature, generator=noise),
+        "sampled_error": model.means(model.decoder(z)),
     }
+    bound = {"kl": kl, "negative_elbo": evaluate(model.reconstruction(x), q, z) + kl}
+    return {name: (mean - x).square() for name, mean in rebuilt.items()} | bound
 
 
 def run_method(

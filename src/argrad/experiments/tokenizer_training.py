@@ -16,11 +16,11 @@ from argrad.experiments.tokenizer_vq import QuantizedModule
 from argrad.models.dead_codes import perplexity
 from argrad.models.tokenizer.codes import place_codes, revive_codes
 from argrad.models.tokenizer.module import TokenizerModule
-from argrad.models.tokenizer.task import AT_ONCE, squared_error, usage_in_batches
+from argrad.models.tokenizer.task import AT_ONCE
 from argrad.training.captured_step import CapturedStep
 from argrad.training.matmul_precision import training_precision
 
-__all__ = ["Learnt", "Pace", "Trainer", "as_values", "train"]
+__all__ = ["Learnt", "Pace", "Trainer", "as_values", "look", "train"]
 
 
 LOOKED_AT = 1000
@@ -109,6 +109,18 @@ class Learnt:
 def as_values(stored: Tensor) -> Tensor:
     """Stored images as numbers from 0 to 1: 8-bit pixels are divided by 255, others are as they are."""
     return stored.float() / 255 if stored.dtype == torch.uint8 else stored
+
+
+@torch.no_grad()
+def look(model: TokenizerModule | QuantizedModule, stored: Tensor) -> tuple[float, Tensor]:
+    """The squared error per pixel with hard codes, and how often each code is used ``[K]``, encoding once."""
+    error, counts = torch.zeros((), device=stored.device), torch.zeros(model.codes, device=stored.device)
+    for chunk in stored.split(AT_ONCE):
+        x = as_values(chunk)
+        codes = model.encode(x)
+        error += (model.decode(codes) - x).square().flatten(1).mean(1).sum()
+        counts += torch.bincount(codes.flatten(), minlength=model.codes)
+    return float(error) / len(stored), counts / counts.sum()
 
 
 @final
@@ -233,15 +245,18 @@ def train(
                 torch.cuda.synchronize(device)
             learnt.seconds += time.monotonic() - began
             model.eval()
-            usage = usage_in_batches(model, validation, as_values)
+            if done <= pace.continuous_steps():
+                trainer.place_codes()
+            error, usage = look(model, validation)
             learnt.looked_after.append(done)
-            learnt.hard_error.append(squared_error(model, validation, as_values))
+            learnt.hard_error.append(error)
             learnt.perplexity.append(perplexity(usage))
             progress(
                 f"step {done}/{pace.steps}: validation error {learnt.hard_error[-1]:.5f}, perplexity "
                 f"{learnt.perplexity[-1]:.0f}, {learnt.seconds:.0f} s"
             )
-            if done <= pace.revive * pace.steps and isinstance(model, TokenizerModule):
+            has_codes = done > pace.continuous_steps()
+            if has_codes and done <= pace.revive * pace.steps and isinstance(model, TokenizerModule):
                 some = as_values(images[trainer.order[:AT_ONCE]])
                 learnt.revived += revive_codes(model, usage, some, trainer.optimiser, trainer.generator)
             model.train()

@@ -270,7 +270,18 @@ class TokenizerModule(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The mean of x given what the encoder makes of it, ``[B, *shape]``; see :data:`How`."""
-        q = self.posterior(x)
+        return self.rebuild(self.posterior(x), how, temperature=temperature, generator=generator)
+
+    @torch.no_grad()
+    def rebuild(
+        self,
+        q: Categorical,
+        how: How = "hard",
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The same from the posterior of a batch."""
         if how == "hard":
             return self.means(self.decoder.from_codes(q.scores.argmax(-1)))
         if how == "soft":
