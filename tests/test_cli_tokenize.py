@@ -66,6 +66,14 @@ def test_more_epochs_later_equal_more_epochs_at_once(capsys):
     assert Path("once/report.html").read_text().count("data:image/png;base64") == 3  # no samples without a prior
 
 
+def test_a_training_that_was_too_short_for_codes_says_so(capsys):
+    for steps, is_short in (("2", False), ("50", True)):
+        arguments = ["--run-folder", steps, "--prior-epochs", "0", "--continuous-steps", steps]
+        assert cli.main(["tokenize", "train", *QUICK, *arguments]) == 0
+        said = "not trained yet, whatever the estimator: that begins after --continuous-steps"
+        assert (said in capsys.readouterr().err) == (said in Path(steps, "report.html").read_text()) == is_short
+
+
 def test_a_wrong_number_of_epochs_leaves_the_run_as_it_was(run, capsys):
     before = (run / "config.json").read_text()
     assert "epochs must be at least 1" in one_error(capsys, "train", "--resume", str(run), "--epochs", "0")

@@ -304,7 +304,7 @@ def test_scores_are_those_of_the_model(method, monkeypatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_its_seed_decides(method):
     settings = TokenizerComparison(codes=8, width=8, batch_size=10, learning_rate=0.01, kl_weight=0.1)
-    pace = Pace(60, rounds=3, batch_size=10, learning_rate=0.01, kl_weight=(0.05, 0.05), revive=0.4)
+    pace = Pace(60, rounds=3, batch_size=10, learning_rate=0.01, kl_weight=(0.05, 0.05), continuous=0.2, revive=0.4)
 
     def once() -> tuple[list[float], dict[str, float]]:
         model = build(method, (8, 8), settings, 0)

@@ -94,7 +94,7 @@ def run_training(command: Any, out: Out) -> int:
     if command.threads is not None:
         use_threads(command.threads)
     from argrad.models.discrete_vae.run import choose_device
-    from argrad.models.tokenizer.report import evaluate_tokenizer, write_tokenizer_report
+    from argrad.models.tokenizer.report import advice, evaluate_tokenizer, write_tokenizer_report
     from argrad.models.tokenizer.run import (
         build_tokenizer,
         load_images,
@@ -144,6 +144,9 @@ def run_training(command: Any, out: Out) -> int:
     report = write_tokenizer_report(
         folder.path, module, prior, images, settings, trained.history, prior_history, scores
     )
+    hint = advice(settings, len(images.train), trained.history[trained.best_epoch - 1])
+    if hint:
+        out.say(hint)
     out.result(
         f"Best epoch {trained.best_epoch} of {trained.epoch}: test squared error per pixel {scores['hard_error']:.5f} "
         f"with hard codes, {scores['soft_error']:.5f} with soft ones; perplexity {scores['perplexity']:.1f} of "

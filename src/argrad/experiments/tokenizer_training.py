@@ -182,13 +182,14 @@ class Trainer:
         if isinstance(self.model.estimator, GumbelSoftmax):
             self.model.estimator.temperature.fill_(self.pace.temperature_at(progress))
 
+    @torch.no_grad()
     def place_codes(self) -> None:
         """Put the codes where the encoder's vectors are."""
-        some = as_values(self.images[self.order[:AT_ONCE]])
+        vectors = self.model.encoder(as_values(self.images[self.order[:AT_ONCE]])).flatten(0, 1)
         if isinstance(self.model, TokenizerModule):
-            place_codes(self.model, some, self.generator)
+            place_codes(self.model, vectors, self.generator)
         else:
-            self.model.place_codes(some, self.generator)
+            self.model.place_codes(vectors, self.generator)
 
     def one_step(self, *, continuous: bool = False) -> None:
         """Pick, encode, decode, differentiate, move; on a GPU with matrix products in TF32."""

@@ -168,9 +168,9 @@ class QuantizedModule(nn.Module):
         return losses
 
     @torch.no_grad()
-    def place_codes(self, x: Tensor, generator: torch.Generator) -> None:
-        """Put all codes among the vectors of the cells of images."""
-        codes, _ = spread_among(self.encoder(x).flatten(0, 1), self.codes, generator)
+    def place_codes(self, vectors: Tensor, generator: torch.Generator) -> None:
+        """Put all codes among vectors ``[N, dimension]`` that the encoder gives cells."""
+        codes, _ = spread_among(vectors, self.codes, generator)
         self.quantizer.vectors.copy_(codes)
         self.quantizer.sums.copy_(codes)
         self.quantizer.counts.fill_(1.0)

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from argrad import GumbelSoftmax
 from argrad.models import Schedules, TokenizerModule, used
+from argrad.models.tokenizer import codes
+from argrad.models.tokenizer import task as task_file
 from argrad.models.tokenizer.codes import SHARPNESS, place_codes, revive_codes, spread_among
 from argrad.models.tokenizer.task import TokenizerTask
-from argrad.training import LoopSettings, World, train
+from argrad.training import Decay, LoopSettings, WarmUp, World, train
 
 CODES = 8
 DEAD = [4, 5, 6, 7]
@@ -58,21 +60,49 @@ def test_every_cluster_gets_a_vector_and_distances_are_from_the_nearest():
     torch.testing.assert_close(away.sort().values, nearest.sort().values)
 
 
+def vectors_of(module: TokenizerModule, x: Tensor) -> Tensor:
+    return module.encoder(x).detach().flatten(0, 1)
+
+
 def test_placed_codes_serve_cells_at_once_with_a_precision_that_suits_them():
     module, x = build(dead=tuple(range(CODES))), pictures(100)
     before = module.log_precision.item()
-    place_codes(module, x, torch.Generator().manual_seed(0))
-    vectors, codebook = module.encoder(x).flatten(0, 1), module.decoder.codebook
-    distances = torch.cdist(codebook, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    vectors = vectors_of(module, x)
+    place_codes(module, vectors, torch.Generator().manual_seed(0))
+    distances = torch.cdist(module.decoder.codebook, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     assert distances.amin(-1).max() == 0
     assert (module.usage(x) > 0).all()
-    assert module.log_precision.exp().item() == pytest.approx(SHARPNESS / distances.amin(0).square().mean().item())
+    mean = distances.amin(0).square().mean().item()
+    assert module.log_precision.exp().item() == pytest.approx(SHARPNESS / mean, rel=1e-4)
     assert module.log_precision.item() != before
+
+
+@pytest.mark.parametrize("number", [64, 65, 80, 400, 4000])
+def test_codes_are_neither_sure_nor_all_alike_however_many_cells_there_are(number):
+    """Vectors that were not among those which 64 codes were placed in."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = TokenizerModule((8, 8), GumbelSoftmax(), codes=64, width=8, dimension=4)
+        vectors, others = torch.randn(number, 4), torch.randn(1000, 4)
+    place_codes(module, vectors, torch.Generator().manual_seed(0))
+    codebook = module.decoder.codebook
+    scores = module.log_precision.exp() * (others @ codebook.T - 0.5 * codebook.square().sum(-1))
+    entropy = torch.distributions.Categorical(logits=scores).entropy().mean()
+    assert 0.3 < entropy < 0.6 * math.log(64)
+
+
+def test_a_large_vocabulary_is_spread_several_codes_at_a_time(monkeypatch):
+    monkeypatch.setattr(codes, "ROUNDS", 10)
+    vectors = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    chosen, away = spread_among(vectors, 45, torch.Generator().manual_seed(1))
+    assert len(chosen.unique(dim=0)) == len(chosen) == 45
+    at_random = torch.cdist(vectors, vectors[:45]).amin(-1).square()
+    assert away.mean() < at_random.mean()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_vectors_that_are_no_numbers_are_said(bad):
-    with pytest.raises(ValueError, match="no numbers, or too large; lower the learning rate"):
+    with pytest.raises(ValueError, match=rf"as large as {bad:.3g}".replace("+", r"\+") + "; lower the learning rate"):
         spread_among(torch.tensor([[1.0], [bad], [2.0]]), 2, torch.Generator().manual_seed(0))
 
 
@@ -81,10 +111,49 @@ def test_more_codes_than_vectors_share_them():
     with torch.no_grad():
         module.encoder.last.weight.zero_()  # all cells alike
     before = module.log_precision.item()
-    place_codes(module, x, torch.Generator().manual_seed(0))
+    place_codes(module, vectors_of(module, x), torch.Generator().manual_seed(0))
     assert torch.equal(module.decoder.codebook, module.encoder(x)[0, :1].expand(CODES, -1))
     assert module.log_precision.item() == before  # no distance to suit it to
     assert module.losses(x).isfinite().all()
+
+
+def task_of(module: TokenizerModule, x: Tensor, **others) -> TokenizerTask:
+    return TokenizerTask(module, x, x[:0], lambda stored, _: stored, Schedules(), **others)
+
+
+@pytest.mark.parametrize(("number", "vectors"), [(3, 12), (60, 50)])
+def test_codes_are_placed_among_so_many_cells_and_no_more(number, vectors, monkeypatch):
+    monkeypatch.setattr(task_file, "enough_cells", lambda codes: 50)
+    monkeypatch.setattr(task_file, "AT_ONCE", 20)
+    module, x = build(), pictures(number)
+    found = task_of(module, x)._some_vectors(torch.Generator().manual_seed(0))
+    assert vectors <= len(found) <= 1.1 * vectors
+    assert torch.cdist(found, vectors_of(module, x)).amin(-1).max() < 1e-3
+
+
+def test_schedules_and_revival_begin_where_there_are_codes():
+    module, x = build(), pictures(20)
+    task = TokenizerTask(
+        module,
+        x,
+        x[:0],
+        lambda stored, _: stored,
+        Schedules(temperature=Decay(1.0, 0.1, 0.5, 1), kl_weight=WarmUp(1.0, 4)),
+        revive_until=2,
+        continuous_steps=5,
+    )
+    weights = []
+    for step in range(9):
+        task.set_step(step)
+        weights.append(task.kl_weight)
+        assert module.estimator.temperature.item() == pytest.approx(max(0.1, math.exp(-0.5 * max(0, step - 5))))
+    assert weights == [0] * 6 + [0.25, 0.5, 0.75]
+    seen = []
+    for epoch in range(1, 7):  # of two steps
+        task.set_step(2 * epoch - 1)
+        extra = task.after_epoch(epoch, torch.optim.Adam(module.parameters()), torch.Generator().manual_seed(0))
+        seen.append(sorted(extra))
+    assert seen == [["continuous"], ["continuous"], ["revived"], ["revived"], [], []]
 
 
 @pytest.mark.parametrize("continuous_steps", [0, 2])

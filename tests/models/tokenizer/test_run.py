@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from argrad import Arm, Reinforce
 from argrad.data import Images
 from argrad.models import TokenizerModule
-from argrad.models.tokenizer.report import evaluate_tokenizer, write_tokenizer_report
+from argrad.models.tokenizer.report import advice, evaluate_tokenizer, write_tokenizer_report
 from argrad.models.tokenizer.run import (
     TokenizerSettings,
     build_tokenizer,
@@ -108,15 +109,64 @@ def test_a_run_broken_off_within_an_epoch_ends_as_if_it_had_not_been(training, r
     assert len(list((tmp_path / "run").glob("prior-*"))) == 1
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3], ids=["before codes", "when codes are placed", "after that"])
+@pytest.mark.parametrize(
+    "steps", [2, 3, 5, 7], ids=["first epoch", "second epoch", "when codes are placed", "after that"]
+)
 def test_a_run_broken_off_before_it_has_codes_ends_as_if_it_had_not_been(steps, images, tmp_path, monkeypatch):
-    settings = replace(SETTINGS, batch_size=5, continuous_steps=2, checkpoint_seconds=0.0, epochs=1, prior_epochs=1)
+    """Epochs of three steps, four steps without codes; what is done before a step is saved."""
+    settings = replace(SETTINGS, continuous_steps=4, checkpoint_seconds=0.0, epochs=3, prior_epochs=1)
     whole(tmp_path / "whole", images, settings)
     with pytest.raises(Interrupted):
         whole(tmp_path / "run", images, settings, progress=BrokenOff(monkeypatch, 1, steps))
-    whole(tmp_path / "run", images, settings)
+    again = BrokenOff(monkeypatch)
+    whole(tmp_path / "run", images, settings, progress=again)
+    assert again.began[0] == (9, steps - 1)
     once, twice = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "run"))
     assert all(torch.equal(once[key], twice[key]) for key in once)
+
+
+@pytest.mark.parametrize("epochs", [1, 2], ids=["before codes", "after they were placed"])
+def test_more_epochs_later_are_more_epochs_at_once(epochs, images, tmp_path):
+    settings = replace(SETTINGS, continuous_steps=4, epochs=3, prior_epochs=0)
+    parts = [replace(settings, epochs=number) for number in (epochs, 3)]
+    for name, sittings in (("once", [settings]), ("twice", parts)):
+        folder = RunFolder.create(tmp_path / name, tokenizer_config(settings, images.shape))
+        for one in sittings:
+            train_tokenizer(one, folder, images)
+    once, twice = (torch.load(tmp_path / name / "state.pt", weights_only=True) for name in ("once", "twice"))
+    assert all(torch.equal(once["module"][key], twice["module"][key]) for key in once["module"])
+    assert once["at"]["best_epoch"] == twice["at"]["best_epoch"]
+
+
+def test_runs_of_before_there_was_the_setting_had_codes_from_the_start(run):
+    config = {key: value for key, value in RunFolder.open(run[0]).config.items() if key != "continuous_steps"}
+    assert TokenizerSettings.from_config(config, run[0] / "config.json").continuous_steps == 0
+
+
+def test_an_estimator_that_is_not_for_codes_is_refused_before_training(images, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", tokenizer_config(SETTINGS, images.shape))
+    with pytest.raises(ValueError, match="Arm does not support"):
+        train_tokenizer(replace(SETTINGS, continuous_steps=100), folder, images, estimator=Arm())
+    assert not folder.has_state()
+
+
+def test_what_an_estimator_learns_is_there_before_there_are_codes(images):
+    """A baseline whose network takes its size from the first call."""
+    estimator = Reinforce(2, baseline="learnt")
+    module, _ = train_tokenizer(replace(SETTINGS, continuous_steps=100), None, images, estimator=estimator)
+    assert sum(parameter.numel() for parameter in module.estimator.parameters()) > 10
+
+
+@pytest.mark.parametrize("continuous_steps", [1, 100])
+def test_a_report_says_when_codes_were_not_trained(continuous_steps, images):
+    settings = replace(SETTINGS, continuous_steps=continuous_steps)
+    _, trained = train_tokenizer(settings, None, images)
+    hint = advice(settings, len(images.train), trained.history[trained.best_epoch - 1])
+    if continuous_steps == 1:
+        assert hint == ""
+    else:
+        assert "codes were placed to be looked at, but not trained yet" in hint
+        assert "--continuous-steps 100, and an epoch has 3 steps: try --epochs 100." in hint
 
 
 def test_a_training_that_ends_before_it_has_codes_places_them(images):

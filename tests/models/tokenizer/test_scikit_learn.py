@@ -151,6 +151,7 @@ class TestRefusals:
             ({"estimator": 3}, "estimator object"),
             ({"codes": 1}, "codes must be at least 2"),
             ({"epochs": 0}, "epochs must be at least 1"),
+            ({"continuous_steps": -1}, "continuous_steps must not be negative, got -1"),
         ],
     )
     def test_settings(self, changes, words, X):

@@ -21,30 +21,36 @@ from torch import Tensor
 
 from argrad.models.tokenizer.module import TokenizerModule
 
-__all__ = ["place_codes", "revive_codes", "spread_among"]
+__all__ = ["enough_cells", "place_codes", "revive_codes", "spread_among"]
 
 SHARPNESS = 4.0
 """The precision of placed codes, times the mean squared distance of a vector from the nearest."""
-MOST_CELLS = 2**15
-"""Cells that codes are placed among, at most."""
-
+ROUNDS = 512
+"""In which codes are placed, one a round; of larger vocabularies several at a time."""
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq")
 """What torch's Adam calls its means of squared gradients."""
 
 
+def enough_cells(codes: int) -> int:
+    """Among how many cells so many codes are placed, if there are as many."""
+    return max(2**15, 4 * codes)
+
+
 @torch.no_grad()
-def place_codes(module: TokenizerModule, x: Tensor, generator: torch.Generator) -> None:
-    """Put all codes among the vectors that the encoder gives the cells of images, and let the precision suit them.
+def place_codes(module: TokenizerModule, vectors: Tensor, generator: torch.Generator) -> None:
+    """Put all codes among vectors that the encoder gives cells, and let the precision suit their distances.
 
     Args:
         module: its codebook and precision are changed in place.
-        x: images.
+        vectors: ``[N, dimension]``.
         generator: of the choice of cells, on the device of the module.
     """
-    codes, away = spread_among(module.encoder(x).flatten(0, 1), module.codes, generator)
+    codes, away = spread_among(vectors, module.codes, generator)
     module.decoder.codebook.copy_(codes)
-    fitting = (SHARPNESS / away.mean()).log()
-    module.log_precision.copy_(torch.where(fitting.isfinite(), fitting, module.log_precision))
+    # Where there are hardly more vectors than codes, each lies on one, and says nothing of how far others will be.
+    distance = torch.maximum(away.mean(), mean_square_to_next(codes) / 2)
+    if distance > 0:
+        module.log_precision.copy_((SHARPNESS / distance).log())
 
 
 def spread_among(vectors: Tensor, number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -52,15 +58,35 @@ def spread_among(vectors: Tensor, number: int, generator: torch.Generator) -> tu
 
     Where there are fewer different vectors than are wanted, some come twice.
     """
-    order = torch.randperm(len(vectors), generator=generator, device=vectors.device)
-    vectors = vectors[order[:MOST_CELLS]]
-    chosen, away = [vectors[0]], (vectors - vectors[0]).square().sum(-1)
-    if not away.isfinite().all():
-        raise ValueError("the encoder's vectors are no numbers, or too large; lower the learning rate")
-    while len(chosen) < number:
-        chosen.append(vectors[torch.multinomial(away.clamp_min(1e-12), 1, generator=generator)[0]])
-        away = torch.minimum(away, (vectors - chosen[-1]).square().sum(-1))
-    return torch.stack(chosen), away
+    away = vectors.new_full((len(vectors),), torch.inf)
+    picks = torch.randint(len(vectors), (1,), generator=generator, device=vectors.device)
+    chosen = vectors[:0]
+    while True:
+        chosen = torch.cat([chosen, vectors[picks]])
+        away = torch.minimum(away, squared_distances(vectors, vectors[picks]).amin(-1))
+        if len(chosen) == len(picks) and not away.isfinite().all():
+            largest = float(vectors.abs().max())
+            raise ValueError(
+                f"codes cannot be placed among vectors of numbers as large as {largest:.3g}; lower the learning rate"
+            )
+        if len(chosen) == number:
+            return chosen, away
+        many = min(-(-number // ROUNDS), number - len(chosen), len(vectors))
+        picks = torch.multinomial(away.clamp_min(1e-12), many, generator=generator)
+
+
+def mean_square_to_next(codes: Tensor) -> Tensor:
+    """The mean squared distance of a code from the nearest other one, 0 where all are alike."""
+    nearest = []
+    for part in codes.split(1024):
+        distances = squared_distances(part, codes)
+        nearest.append(torch.where(distances > 0, distances, torch.inf).amin(-1))
+    return torch.cat(nearest).nan_to_num(posinf=0.0).mean()
+
+
+def squared_distances(one: Tensor, other: Tensor) -> Tensor:
+    """``[N, M]``, exactly 0 between equal vectors."""
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,27 @@ def evaluate_tokenizer(
     return scores
 
 
+def advice(settings: TokenizerSettings, images: int, best: dict[str, Any]) -> str:
+    """What to try where the best epoch was one without codes; mostly nothing.
+
+    Args:
+        settings: of the run.
+        images: trained on.
+        best: epoch's metrics.
+
+    Returns:
+        a sentence, with the options to give, or none.
+    """
+    if "continuous" not in best:
+        return ""
+    per_epoch = math.ceil(images / settings.batch_size)
+    return (
+        f"In the best epoch, {best['epoch']}, codes were placed to be looked at, but not trained yet, whatever the "
+        f"estimator: that begins after --continuous-steps {settings.continuous_steps}, and an epoch has {per_epoch} "
+        f"steps: try --epochs {math.ceil(3 * settings.continuous_steps / per_epoch)}."
+    )
+
+
 def write_tokenizer_report(
     path: Path,
     module: TokenizerModule,
@@ -109,11 +131,14 @@ def write_tokenizer_report(
     }
     if "prior_nll" in scores:
         numbers["test −log p(codes) under the prior, nats"] = f"{scores['prior_nll']:.2f}"
+    hint = advice(settings, len(images.train), best)
     sections = [
         page.cards(numbers),
+        *([page.section("What to try", hint)] if hint else []),
         page.section(
             "How it learnt",
-            "The objective in nats per image, and the squared error per pixel with hard and with soft codes.",
+            "The objective in nats per image (in training, while there are no codes, its first term alone), and the "
+            "squared error per pixel with hard and with soft codes.",
             page.figure(curves(history, prior_history), ""),
         ),
         *pictures(module, prior, images),

@@ -96,16 +96,16 @@ class TokenizerSettings:
     temperature_minimum: float = 0.2
     """… and at last."""
     anneal_epochs: int = 10
-    """Epochs over which τ falls; 0 keeps it as it is at first."""
+    """Epochs with codes over which τ falls; 0 keeps it as it is at first."""
     continuous_steps: int = 200
     """Steps at first without codes, which are placed then where the encoder's vectors are; a shorter training places
     them at its end, and needs no estimator. 0 starts with random codes."""
     kl_weight: float = 0.1
     """Weight β of the KL term of an image; 1 is the ELBO, less gives sharper codes and pictures."""
     kl_warmup_epochs: int = 2
-    """Epochs over which the KL weight rises from 0."""
+    """Epochs with codes over which the KL weight rises from 0."""
     revive_until: int = 25
-    """Move codes that no image uses to where codes are lacking, after each epoch up to this one; 0 never."""
+    """Move codes that no image uses to where codes are lacking, after each epoch with codes up to this one; 0 never."""
     epochs: int = 30
     """Passes over the training images."""
     prior_epochs: int = 20
@@ -141,7 +141,8 @@ class TokenizerSettings:
     def from_config(cls, config: dict[str, Any], where: Path) -> TokenizerSettings:
         """From a run's config.json; refuses other runs, and settings that this version does not know."""
         wanted = "a tokenizer; give a folder that argrad tokenize train made"
-        return settings_from_config(cls, config, where, task=TASK, wanted=wanted, besides=("shape",))
+        older = {"continuous_steps": 0}  # what runs did before there was the setting
+        return settings_from_config(cls, {**older, **config}, where, task=TASK, wanted=wanted, besides=("shape",))
 
     def loop(self) -> LoopSettings:
         """The part that the training loop reads."""
@@ -234,6 +235,7 @@ def train_tokenizer(
     """
     images = images.to(device or torch.device("cpu"))
     module = build_tokenizer(settings, images.shape, estimator).to(images.train.device)
+    try_estimator(module, settings.seed)
     task = TokenizerTask(
         module,
         images.train,
@@ -248,6 +250,16 @@ def train_tokenizer(
     if folder is not None:
         write_vocabulary(folder, module, images)
     return module, trained
+
+
+def try_estimator(module: TokenizerModule, seed: int) -> None:
+    """Let the estimator see one image, so that one that does not suit is refused, and what it learns has its size."""
+    image = torch.zeros(1, *module.shape, device=module.decoder.codebook.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module.eval()
+        module.losses(image)
+        module.train()
 
 
 def write_vocabulary(folder: RunFolder, module: TokenizerModule, images: Images) -> Path:

@@ -53,14 +53,15 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         samples: of "reinforce": draws per image.
         temperature: τ of the relaxations at first.
         temperature_minimum: and at last.
-        anneal_epochs: epochs over which it falls.
+        anneal_epochs: epochs with codes over which it falls.
         continuous_steps: steps at first without codes, which are placed then where the encoder's vectors are; a shorter
             training places them at its end, and needs no estimator. 0 starts with random codes.
         likelihood: "bernoulli" for X in [0, 1], or "gaussian".
         scale: the gaussian's standard deviation.
         kl_weight: weight of an image's KL to the uniform distribution over codes; 1 is the ELBO.
-        kl_warmup_epochs: epochs over which it rises from 0.
-        revive_until: after each epoch up to this one, codes that no image uses are moved to where codes are lacking.
+        kl_warmup_epochs: epochs with codes over which it rises from 0.
+        revive_until: after each epoch with codes up to this one, those that no image uses are moved to where codes are
+            lacking.
         epochs: passes over the training images, at most.
         prior_epochs: passes over their codes for the prior, which :meth:`sample` needs; 0 trains none.
         prior_width: of its network.

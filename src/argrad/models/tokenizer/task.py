@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol, final
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from argrad.estimators import Direct
 from argrad.models.dead_codes import perplexity, used
 from argrad.models.discrete_vae.task import Schedules, evaluate_in_batches
-from argrad.models.tokenizer.codes import place_codes, revive_codes
+from argrad.models.tokenizer.codes import enough_cells, place_codes, revive_codes
 from argrad.models.tokenizer.module import How, TokenizerModule
 from argrad.training import World
 
@@ -51,7 +52,7 @@ class TokenizerTask:
         validation: stored images; the training images where there are none.
         values: turns stored images into numbers, such as ``Images.values``.
         schedules: of ε, τ and the KL weight.
-        revive_until: epochs after which dead codes are still revived; 0 never.
+        revive_until: epochs with codes after which dead ones are still revived; 0 never.
         continuous_steps: steps at first without codes, which are placed then; 0 starts with codes as they are.
     """
 
@@ -84,17 +85,18 @@ class TokenizerTask:
         return self.step < self.continuous_steps
 
     def set_step(self, step: int) -> None:
-        """Set what follows a schedule."""
+        """Set what follows a schedule, which begins where there are codes."""
         self.step = step
-        self.kl_weight = self.schedules.kl_weight(step)
-        self.schedules.apply(self.module.estimator, step)
+        with_codes = max(0, step - self.continuous_steps)
+        self.kl_weight = self.schedules.kl_weight(with_codes)
+        self.schedules.apply(self.module.estimator, with_codes)
 
     def losses(self, batch: Tensor, generator: torch.Generator, world: World) -> Tensor:
         """The negative ELBO of each image, its KL weighted; at first, its continuous part."""
         if world.size > 1:
             raise ValueError("a tokenizer is trained by one process; leave out torchrun")
         if self.step == self.continuous_steps > 0:
-            place_codes(self.module, self._some_images(generator), generator)
+            place_codes(self.module, self._some_vectors(generator), generator)
         x = self.values(self.train[batch], generator)
         if self.is_continuous:
             return self.module.continuous_losses(x)
@@ -107,9 +109,9 @@ class TokenizerTask:
         compared; ``hard_error`` and ``soft_error`` are squared errors per pixel. As long as training does without
         codes, they are placed to be looked at.
         """
-        if self.is_continuous:
-            place_codes(self.module, self._some_images(generator), generator)
         fixed = torch.Generator(self.device).manual_seed(0)
+        if self.is_continuous:
+            place_codes(self.module, self._some_vectors(fixed), fixed)
         size = at_once(self.module.event_shape)
 
         def measure(stored: Tensor) -> Tensor:
@@ -125,9 +127,12 @@ class TokenizerTask:
         return {"loss": loss, **errors, "perplexity": perplexity(usage), "used_codes": used(usage)}
 
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
-        """Revive dead codes, while it is time."""
+        """Revive dead codes, while it is time; without codes, say so."""
         extra: dict[str, float] = {}
-        if epoch <= self.revive_until and not self.is_continuous:
+        epochs_without_codes = self.continuous_steps * epoch // (self.step + 1)
+        if self.is_continuous:
+            extra["continuous"] = 1.0
+        elif epoch - epochs_without_codes <= self.revive_until:
             size = at_once(self.module.event_shape)
             usage = usage_in_batches(self.module, self.validation, self._values, size=size)
             some = self._some_images(generator)
@@ -140,6 +145,20 @@ class TokenizerTask:
         """Training images, as many as are evaluated at a time."""
         order = torch.randperm(self.train_size, generator=generator, device=self.device)
         return self._values(self.train[order[: at_once(self.module.event_shape)]])
+
+    @torch.no_grad()
+    def _some_vectors(self, generator: torch.Generator) -> Tensor:
+        """What the encoder says of cells of many training images, as many cells as codes want to be placed among."""
+        cells, codes = self.module.event_shape
+        number = min(self.train_size, max(AT_ONCE, -(-enough_cells(codes) // cells)))
+        share = min(1.0, enough_cells(codes) / (number * cells))
+        order = torch.randperm(self.train_size, generator=generator, device=self.device)[:number]
+        found = []
+        for chunk in order.split(at_once(self.module.event_shape)):
+            vectors = self.module.encoder(self._values(self.train[chunk])).flatten(0, 1)
+            some = torch.randperm(len(vectors), generator=generator, device=self.device)
+            found.append(vectors[some[: math.ceil(share * len(vectors))]])
+        return torch.cat(found)
 
     def _values(self, stored: Tensor) -> Tensor:
         return self.values(stored, torch.Generator(self.device).manual_seed(1))
