@@ -70,7 +70,7 @@ def test_a_training_that_was_too_short_for_codes_says_so(capsys):
     for steps, is_short in (("2", False), ("50", True)):
         arguments = ["--run-folder", steps, "--prior-epochs", "0", "--continuous-steps", steps]
         assert cli.main(["tokenize", "train", *QUICK, *arguments]) == 0
-        said = "not trained yet, whatever the estimator: that begins after --continuous-steps"
+        said = "Codes were placed, but not trained: that begins after --continuous-steps"
         assert (said in capsys.readouterr().err) == (said in Path(steps, "report.html").read_text()) == is_short
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, softplus
 from torch.utils.checkpoint import checkpoint
 
-from argrad.latents import Latent, Sequence, Variables
+from argrad.latents import Chain, Latent, Sequence, Variables
 from argrad.latents.base import can_read_values, cheaply_known_finite
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "all_costs",
     "evaluate",
     "has_table",
+    "possible_changes_only",
     "possible_only",
     "single_changes",
     "table",
@@ -178,6 +179,18 @@ def possible_only(numbers: Tensor, latent: Latent) -> Tensor:
     An infinite cost of what cannot happen would else be multiplied by its probability, 0.
     """
     return numbers if latent.known_finite else numbers.masked_fill(latent.scores == -torch.inf, 0.0)
+
+
+def possible_changes_only(weights: Tensor, latent: Latent, z: Tensor) -> Tensor:
+    """:func:`possible_only` for weights of single changes of z, ``[*batch, *event]``.
+
+    In a :class:`argrad.Chain` a change that makes a step that is never made may be possible beside others, so a weight
+    that is a number counts.
+    """
+    weights = possible_only(weights, latent)
+    if isinstance(latent, Chain):
+        weights = weights.masked_fill(latent.makes_impossible_step(z) & ~weights.isfinite(), 0.0)
+    return weights
 
 
 def in_chunks(

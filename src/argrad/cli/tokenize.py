@@ -144,7 +144,7 @@ def run_training(command: Any, out: Out) -> int:
     report = write_tokenizer_report(
         folder.path, module, prior, images, settings, trained.history, prior_history, scores
     )
-    hint = advice(settings, len(images.train), trained.history[trained.best_epoch - 1])
+    hint = advice(settings, len(images.train), trained.history)
     if hint:
         out.say(hint)
     out.result(

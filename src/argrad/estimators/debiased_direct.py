@@ -73,7 +73,7 @@ from typing import Literal, TypeGuard, final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, evaluate, has_table, possible_only, single_changes, table
+from argrad.costs import Cost, evaluate, has_table, possible_changes_only, possible_only, single_changes, table
 from argrad.estimators.base import Estimator, Noise, attach, is_factorised
 from argrad.estimators.noise_score import noise_score, read
 from argrad.latents import Bits, Categorical, Chain, Factorised, Latent, Structured, Variables
@@ -316,7 +316,7 @@ def all_changes(latent: Variables, cost: Cost, z: Tensor, value: Tensor) -> Tens
     """Weights from every single change of z."""
     costs = single_changes(cost, latent, z, value)
     changes = costs - value.reshape(value.shape + (1,) * (costs.dim() - value.dim()))
-    return possible_only(latent.linear(changes), latent)
+    return possible_changes_only(latent.linear(changes), latent, z)
 
 
 @torch.no_grad()
@@ -336,6 +336,8 @@ def random_changes(latent: Variables, cost: Cost, z: Tensor, value: Tensor, choi
     if not latent.known_finite:
         taken = (changed > 0) & (latent.scores == -torch.inf)
         gain = gain.masked_fill(taken.any(tuple(range(-latent.event_dims, 0))), 0.0)
+    if isinstance(latent, Chain):
+        gain = gain.masked_fill((latent.score(changed) == -torch.inf) & ~gain.isfinite(), 0.0)
     step = changed - z
     if isinstance(latent, Categorical | Chain):
         step = step.clamp_min(0)  # the weight goes to the new value

@@ -61,9 +61,18 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from argrad.costs import Cost, all_costs, evaluate, has_table, possible_only, single_changes, table
+from argrad.costs import (
+    Cost,
+    all_costs,
+    evaluate,
+    has_table,
+    possible_changes_only,
+    possible_only,
+    single_changes,
+    table,
+)
 from argrad.estimators.base import Estimator, Noise, along_a_sample, attach, attach_difference
-from argrad.latents import MAX_STATES, Categorical, Chain, Factorised, Latent, PairwiseBits, Variables
+from argrad.latents import MAX_STATES, Categorical, Factorised, Latent, PairwiseBits, Variables
 from argrad.latents import Sequence as SequenceLatent
 from argrad.latents.base import can_read_values, cheaply_known_finite
 
@@ -375,10 +384,7 @@ class Direct(Estimator):
         value = evaluate(cost, latent, z)
         changes = single_changes(cost, latent, z, value)
         changes = changes - value.detach().reshape(value.shape + (1,) * (changes.dim() - value.dim()))
-        weights = possible_only(changeable(latent).linear(changes), latent)
-        if isinstance(latent, Chain):  # such a change may be possible with others, so a cost that is a number counts
-            weights = weights.masked_fill(latent.makes_impossible_step(z) & ~weights.isfinite(), 0.0)
-        return value, weights
+        return value, possible_changes_only(changeable(latent).linear(changes), latent, z)
 
     def _random_changes(self, latent: Factorised, cost: Cost, z: Tensor, perturbed: Tensor, choice: Tensor) -> Tensor:
         """Let every chosen change move on its own: to first order in ε the full arg max is the sum of such moves.

@@ -164,7 +164,7 @@ class Trainer:
             self.one_step(continuous=True)
             return
         if step == self.pace.continuous_steps() > 0:
-            self.place_codes()
+            self.place_codes(self.generator)
         self.step()
 
     @torch.no_grad()
@@ -183,13 +183,13 @@ class Trainer:
             self.model.estimator.temperature.fill_(self.pace.temperature_at(progress))
 
     @torch.no_grad()
-    def place_codes(self) -> None:
+    def place_codes(self, generator: torch.Generator) -> None:
         """Put the codes where the encoder's vectors are."""
         vectors = self.model.encoder(as_values(self.images[self.order[:AT_ONCE]])).flatten(0, 1)
         if isinstance(self.model, TokenizerModule):
-            place_codes(self.model, vectors, self.generator)
+            place_codes(self.model, vectors, generator)
         else:
-            self.model.place_codes(vectors, self.generator)
+            self.model.place_codes(vectors, generator)
 
     def one_step(self, *, continuous: bool = False) -> None:
         """Pick, encode, decode, differentiate, move; on a GPU with matrix products in TF32."""
@@ -247,7 +247,7 @@ def train(
             learnt.seconds += time.monotonic() - began
             model.eval()
             if done <= pace.continuous_steps():
-                trainer.place_codes()
+                trainer.place_codes(torch.Generator(device).manual_seed(pace.seed))
             error, usage = look(model, validation)
             learnt.looked_after.append(done)
             learnt.hard_error.append(error)

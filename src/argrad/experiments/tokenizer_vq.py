@@ -197,9 +197,3 @@ class QuantizedModule(nn.Module):
         """The mean of the pixels given the vectors of every cell."""
         output: Tensor = self.decoder(vectors)
         return output.sigmoid() if self.likelihood == "bernoulli" else output
-
-    @torch.no_grad()
-    def usage(self, x: Tensor) -> Tensor:
-        """How often each code is used, ``[K]``."""
-        counts = torch.bincount(self.encode(x).flatten(), minlength=self.codes)
-        return counts / counts.sum()

@@ -16,7 +16,7 @@ from argrad.training import RunFolder
 SMALL = {"codes": 16, "width": 8, "dimension": 4, "batch_size": 50, "learning_rate": 0.005, "device": "cpu"}
 SMALL |= {
     "kl_weight": 0.2,
-    "continuous_steps": 10,
+    "continuous_steps": 1,
     "prior_width": 16,
     "random_state": 0,
     "anneal_epochs": 2,
@@ -125,6 +125,12 @@ def test_from_a_run(X, tmp_path):
     assert loaded.sample(2)[0].shape == (2, 8, 8)
 
 
+def test_a_training_that_ends_before_it_has_codes_says_so(X):
+    words = "not trained: all 6 steps were among the first continuous_steps=200"
+    with pytest.warns(UserWarning, match=words):
+        Tokenizer(**{**SMALL, "continuous_steps": 200}, epochs=1, prior_epochs=0).fit(X)
+
+
 class TestRefusals:
     @pytest.mark.parametrize("shape", [(20, 64), (20, 7, 8), (20, 2, 8, 8), (0, 8, 8)])
     def test_shapes(self, shape):
@@ -178,6 +184,6 @@ class TestRefusals:
     def test_samples_without_a_prior(self, model, X):
         with pytest.raises(ValueError, match="n_samples"):
             model.sample(0)
-        bare = Tokenizer(**SMALL, epochs=1, prior_epochs=0).fit(X[:50])
+        bare = Tokenizer(**SMALL, epochs=1, prior_epochs=0).fit(X[:100])
         with pytest.raises(ValueError, match="prior_epochs above 0"):
             bare.sample()

@@ -3,8 +3,8 @@
 **Placed.** While a decoder does not know yet what to make of codes, a draw of them is noise to it, and training soon
 says the same code everywhere. So it begins without codes: the decoder reads the vectors of the encoder as they are
 (:meth:`TokenizerModule.continuous_losses`). Then the codes are placed among the vectors as k-means++ chooses its first
-centres, one after the other, each onto the vector of a cell that is drawn with a probability in proportion to the
-squared distance from the codes that are there already.
+centres, one after the other (of more than 512 a few at a time), each onto the vector of a cell that is drawn with a
+probability in proportion to the squared distance from the codes that are there already.
 
 **Revived.** A code that is nowhere the nearest gets next to no gradient, so it stays where it is. It is moved onto the
 vector of a cell, drawn in proportion to the squared distance from the code that serves the cell now: where the
@@ -24,7 +24,8 @@ from argrad.models.tokenizer.module import TokenizerModule
 __all__ = ["enough_cells", "place_codes", "revive_codes", "spread_among"]
 
 SHARPNESS = 4.0
-"""The precision of placed codes, times the mean squared distance of a vector from the nearest."""
+"""The precision of placed codes, times the mean squared distance of a vector from the nearest, or times half of that of
+a code from the next where that is more."""
 ROUNDS = 512
 """In which codes are placed, one a round; of larger vocabularies several at a time."""
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq")
@@ -76,9 +77,9 @@ def spread_among(vectors: Tensor, number: int, generator: torch.Generator) -> tu
 
 
 def mean_square_to_next(codes: Tensor) -> Tensor:
-    """The mean squared distance of a code from the nearest other one, 0 where all are alike."""
-    nearest = []
-    for part in codes.split(1024):
+    """The mean squared distance of a code, of 1,024 at most, from the nearest other one; 0 where all are alike."""
+    nearest, some = [], codes[:: -(-len(codes) // 1024)]
+    for part in some.split(max(1, 2**24 // len(codes))):
         distances = squared_distances(part, codes)
         nearest.append(torch.where(distances > 0, distances, torch.inf).amin(-1))
     return torch.cat(nearest).nan_to_num(posinf=0.0).mean()

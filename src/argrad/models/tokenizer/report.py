@@ -26,7 +26,7 @@ from argrad.training.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["evaluate_tokenizer", "write_tokenizer_report"]
+__all__ = ["advice", "evaluate_tokenizer", "write_tokenizer_report"]
 
 
 @torch.no_grad()
@@ -80,24 +80,29 @@ def evaluate_tokenizer(
     return scores
 
 
-def advice(settings: TokenizerSettings, images: int, best: dict[str, Any]) -> str:
+def advice(settings: TokenizerSettings, images: int, history: list[dict[str, Any]]) -> str:
     """What to try where the best epoch was one without codes; mostly nothing.
 
     Args:
         settings: of the run.
         images: trained on.
-        best: epoch's metrics.
+        history: of the training.
 
     Returns:
         a sentence, with the options to give, or none.
     """
+    best = min(history, key=lambda row: float(row["loss"]))
     if "continuous" not in best:
         return ""
+    if "continuous" not in history[-1]:
+        return (
+            f"No epoch with trained codes was better than epoch {best['epoch']}, after which they were only placed: "
+            "try more --epochs, or a lower --learning-rate."
+        )
     per_epoch = math.ceil(images / settings.batch_size)
     return (
-        f"In the best epoch, {best['epoch']}, codes were placed to be looked at, but not trained yet, whatever the "
-        f"estimator: that begins after --continuous-steps {settings.continuous_steps}, and an epoch has {per_epoch} "
-        f"steps: try --epochs {math.ceil(3 * settings.continuous_steps / per_epoch)}."
+        f"Codes were placed, but not trained: that begins after --continuous-steps {settings.continuous_steps}, and "
+        f"an epoch has {per_epoch} steps: try --epochs {math.ceil(3 * settings.continuous_steps / per_epoch)}."
     )
 
 
@@ -131,7 +136,7 @@ def write_tokenizer_report(
     }
     if "prior_nll" in scores:
         numbers["test −log p(codes) under the prior, nats"] = f"{scores['prior_nll']:.2f}"
-    hint = advice(settings, len(images.train), best)
+    hint = advice(settings, len(images.train), history)
     sections = [
         page.cards(numbers),
         *([page.section("What to try", hint)] if hint else []),

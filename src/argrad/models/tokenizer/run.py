@@ -23,7 +23,7 @@ from argrad.estimators import Direct, Estimator
 from argrad.estimators.by_name import estimator_by_name
 from argrad.models.discrete_vae.module import Likelihood
 from argrad.models.discrete_vae.task import Schedules
-from argrad.models.tokenizer.module import TokenizerModule
+from argrad.models.tokenizer.module import TokenizerModule, prepare
 from argrad.models.tokenizer.prior import CodePrior, PriorTask
 from argrad.models.tokenizer.task import TokenizerTask, at_once, usage_in_batches
 from argrad.training import (
@@ -99,13 +99,13 @@ class TokenizerSettings:
     """Epochs with codes over which τ falls; 0 keeps it as it is at first."""
     continuous_steps: int = 200
     """Steps at first without codes, which are placed then where the encoder's vectors are; a shorter training places
-    them at its end, and needs no estimator. 0 starts with random codes."""
+    them after each epoch, and does not train them. 0 starts with random codes."""
     kl_weight: float = 0.1
     """Weight β of the KL term of an image; 1 is the ELBO, less gives sharper codes and pictures."""
     kl_warmup_epochs: int = 2
     """Epochs with codes over which the KL weight rises from 0."""
     revive_until: int = 25
-    """Move codes that no image uses to where codes are lacking, after each epoch with codes up to this one; 0 never."""
+    """Move codes that no image uses to where codes are lacking, after each of the first so many epochs with codes."""
     epochs: int = 30
     """Passes over the training images."""
     prior_epochs: int = 20
@@ -187,7 +187,7 @@ def build_tokenizer(
     """The module that the settings describe, for images of a given shape; its weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)  # the GPU's is left alone
-        return TokenizerModule(
+        module = TokenizerModule(
             shape,
             make_estimator(settings) if estimator is None else estimator,
             codes=settings.codes,
@@ -197,6 +197,8 @@ def build_tokenizer(
             likelihood=settings.likelihood,
             scale=settings.scale,
         )
+        prepare(module)
+        return module
 
 
 def build_prior(settings: TokenizerSettings, module: TokenizerModule) -> CodePrior:
@@ -235,7 +237,6 @@ def train_tokenizer(
     """
     images = images.to(device or torch.device("cpu"))
     module = build_tokenizer(settings, images.shape, estimator).to(images.train.device)
-    try_estimator(module, settings.seed)
     task = TokenizerTask(
         module,
         images.train,
@@ -250,16 +251,6 @@ def train_tokenizer(
     if folder is not None:
         write_vocabulary(folder, module, images)
     return module, trained
-
-
-def try_estimator(module: TokenizerModule, seed: int) -> None:
-    """Let the estimator see one image, so that one that does not suit is refused, and what it learns has its size."""
-    image = torch.zeros(1, *module.shape, device=module.decoder.codebook.device)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        module.eval()
-        module.losses(image)
-        module.train()
 
 
 def write_vocabulary(folder: RunFolder, module: TokenizerModule, images: Images) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
@@ -55,13 +56,13 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         temperature_minimum: and at last.
         anneal_epochs: epochs with codes over which it falls.
         continuous_steps: steps at first without codes, which are placed then where the encoder's vectors are; a shorter
-            training places them at its end, and needs no estimator. 0 starts with random codes.
+            training places them after each epoch, and does not train them. 0 starts with random codes.
         likelihood: "bernoulli" for X in [0, 1], or "gaussian".
         scale: the gaussian's standard deviation.
         kl_weight: weight of an image's KL to the uniform distribution over codes; 1 is the ELBO.
         kl_warmup_epochs: epochs with codes over which it rises from 0.
-        revive_until: after each epoch with codes up to this one, those that no image uses are moved to where codes are
-            lacking.
+        revive_until: after each of the first so many epochs with codes, those that no image uses are moved to where
+            codes are lacking.
         epochs: passes over the training images, at most.
         prior_epochs: passes over their codes for the prior, which :meth:`sample` needs; 0 trains none.
         prior_width: of its network.
@@ -81,7 +82,8 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     >>> from sklearn.datasets import load_digits
     >>> X = load_digits().images[:200] / 16
-    >>> model = Tokenizer(codes=16, width=8, epochs=1, prior_epochs=1, prior_width=8, random_state=0).fit(X)
+    >>> few = {"epochs": 1, "continuous_steps": 1, "prior_epochs": 1, "prior_width": 8}
+    >>> model = Tokenizer(codes=16, width=8, random_state=0, **few).fit(X)
     >>> model.transform(X).shape, model.inverse_transform(model.transform(X)).shape, model.sample(3)[0].shape
     ((200, 2, 2), (200, 8, 8), (3, 8, 8))
     """
@@ -190,6 +192,12 @@ class Tokenizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 prior_history = prior_trained.history
         except Interrupted:
             raise KeyboardInterrupt from None
+        if "continuous" in trained.history[-1]:
+            warnings.warn(
+                f"codes were placed, but not trained: all {trained.step} steps were among the first continuous_steps="
+                f"{self.continuous_steps}, which are without codes; give more epochs, or fewer continuous_steps",
+                stacklevel=2,
+            )
         return self._keep(module, prior, trained.history, prior_history)
 
     def transform(self, X: ArrayLike) -> NDArray[np.int64]:

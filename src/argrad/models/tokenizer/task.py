@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from argrad.models.tokenizer.codes import enough_cells, place_codes, revive_code
 from argrad.models.tokenizer.module import How, TokenizerModule
 from argrad.training import World
 
-__all__ = ["Rebuilder", "TokenizerTask", "at_once", "squared_error", "usage_in_batches"]
+__all__ = ["TokenizerTask", "at_once", "squared_error", "usage_in_batches"]
 
 AT_ONCE = 500
 """Images that are evaluated at a time, at most …"""
@@ -28,18 +28,6 @@ def at_once(event_shape: tuple[int, int]) -> int:
     """How many images of so many cells and codes are evaluated at a time: fewer where they are large."""
     cells, codes = event_shape
     return max(1, min(AT_ONCE, SCORES_AT_ONCE // (cells * codes)))
-
-
-class Rebuilder(Protocol):
-    """What turns images into codes and back."""
-
-    def reconstruct(
-        self, x: Tensor, how: How = "hard", *, temperature: float = 1.0, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """The mean of x given its codes, ``[B, *shape]``."""
-
-    def usage(self, x: Tensor) -> Tensor:
-        """How often each code is used, ``[K]``."""
 
 
 @final
@@ -109,9 +97,10 @@ class TokenizerTask:
         compared; ``hard_error`` and ``soft_error`` are squared errors per pixel. As long as training does without
         codes, they are placed to be looked at.
         """
-        fixed = torch.Generator(self.device).manual_seed(0)
         if self.is_continuous:
-            place_codes(self.module, self._some_vectors(fixed), fixed)
+            placing = torch.Generator(self.device).manual_seed(0)
+            place_codes(self.module, self._some_vectors(placing), placing)
+        fixed = torch.Generator(self.device).manual_seed(0)
         size = at_once(self.module.event_shape)
 
         def measure(stored: Tensor) -> Tensor:
@@ -129,7 +118,7 @@ class TokenizerTask:
     def after_epoch(self, epoch: int, optimiser: torch.optim.Optimizer, generator: torch.Generator) -> dict[str, float]:
         """Revive dead codes, while it is time; without codes, say so."""
         extra: dict[str, float] = {}
-        epochs_without_codes = self.continuous_steps * epoch // (self.step + 1)
+        epochs_without_codes = self.continuous_steps // ((self.step + 1) // epoch)
         if self.is_continuous:
             extra["continuous"] = 1.0
         elif epoch - epochs_without_codes <= self.revive_until:
@@ -165,7 +154,7 @@ class TokenizerTask:
 
 
 def squared_error(
-    module: Rebuilder,
+    module: TokenizerModule,
     stored: Tensor,
     values: Callable[[Tensor], Tensor],
     how: How = "hard",
@@ -185,7 +174,7 @@ def squared_error(
 
 
 def usage_in_batches(
-    module: Rebuilder, stored: Tensor, values: Callable[[Tensor], Tensor], *, size: int = AT_ONCE
+    module: TokenizerModule, stored: Tensor, values: Callable[[Tensor], Tensor], *, size: int = AT_ONCE
 ) -> Tensor:
     """How often each code is used in many images, ``[K]``."""
     chunks = stored.split(size)
