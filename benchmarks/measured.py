@@ -119,8 +119,10 @@ def tokenizer(result: dict[str, Any]) -> Rows:
     }
     return [
         (
-            "Fashion-MNIST as 7 × 7 codes out of 512, squared error of a pixel: straight-through; VQ trained as long",
-            f"{errors['straight-through']:.5f}; {errors['vq']:.5f}",
+            "Fashion-MNIST as 7 × 7 codes out of 512, squared error of a pixel: `Reinforce`, Gumbel-softmax, "
+            "straight-through; VQ trained as long",
+            f"{errors['reinforce']:.5f}, {errors['gumbel-softmax']:.5f}, {errors['straight-through']:.5f}; "
+            f"{errors['vq']:.5f}",
         )
     ]
 
