@@ -7,10 +7,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from argrad.estimators.base import unchanged
+from argrad.estimators.base import Estimator, unchanged
 from argrad.latents import Latent
 
-__all__ = ["RunningMoments", "features", "small_network"]
+__all__ = ["RunningMoments", "features", "has_lazy", "prepare_for", "small_network"]
 
 
 @final
@@ -90,3 +90,25 @@ def apply_network(network: nn.Module, inputs: Tensor, batch_shape: torch.Size) -
             f"the network must return one number per example, {tuple(batch_shape)}, got {tuple(output.shape)}"
         )
     return output
+
+
+def prepare_for(estimator: Estimator, latent: Latent) -> None:
+    """Refuse an estimator that does not fit the latent, and size whatever of it is sized by its first call.
+
+    It happens before training, where the seed in force decides the weights.
+
+    Args:
+        estimator: on the CPU, as the latent is.
+        latent: of one example, whose scores require a gradient.
+    """
+    estimator.require_support(latent)
+    if has_lazy(estimator):
+        event = tuple(range(-latent.event_dims, 0))
+        estimator(latent, lambda z: z.sum(event), generator=torch.Generator().manual_seed(0))
+        for moments in (part for part in estimator.modules() if isinstance(part, RunningMoments)):
+            moments.reset()
+
+
+def has_lazy(module: nn.Module) -> bool:
+    """Whether the module has parameters whose size is not known yet."""
+    return any(nn.parameter.is_lazy(parameter) for parameter in module.parameters())

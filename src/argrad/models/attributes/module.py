@@ -25,11 +25,10 @@ from torch.nn.functional import interpolate, logsigmoid, softplus
 
 from argrad.costs import Cost, evaluate
 from argrad.estimators import Direct, Estimator, Exact
-from argrad.estimators.control import RunningMoments
+from argrad.estimators.control import prepare_for
 from argrad.latents import MAX_STATES, Bits, Gaussian, PairwiseBits
 from argrad.latents.base import Law
 from argrad.models.attributes.dependence import dependence
-from argrad.models.discrete_vae.module import has_lazy
 
 __all__ = ["AttributeLatent", "AttributeModule", "LabelLoss", "convolutional_networks", "prepare"]
 
@@ -428,11 +427,7 @@ def prepare(module: AttributeModule) -> None:
     """Refuse an estimator that does not fit the attributes, and size whatever of it is sized by its first call."""
     outputs = module.encoder_outputs(module.attributes, module.remainder, module.latent)
     q, _ = module.split(torch.zeros(1, outputs, dtype=module.prior_scores.dtype, requires_grad=True))
-    module.estimator.require_support(q)
-    if has_lazy(module.estimator):
-        module.estimator(q, lambda a: a.sum(-1), generator=torch.Generator().manual_seed(0))
-        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
-            moments.reset()
+    prepare_for(module.estimator, q)
 
 
 def mixed(r: Gaussian, remainder: Tensor, *, generator: torch.Generator | None = None) -> tuple[Gaussian, Tensor]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from argrad.costs import Reconstruction, all_costs, evaluate
 from argrad.estimators import Estimator, Exact
 from argrad.estimators.base import Noise
-from argrad.estimators.control import RunningMoments
+from argrad.estimators.control import has_lazy, prepare_for
 from argrad.latents import MAX_STATES, Bits, Categorical, Latent
 from argrad.latents.base import cheaply_known_finite
 
@@ -237,16 +237,7 @@ def prepare(module: DiscreteVAEModule, shape: tuple[int, ...]) -> None:
             module.decode(module.posterior(torch.zeros(1, *shape, dtype=dtype)).mode())
         module.train()
     q = module.distribution(torch.zeros(1, *module.event_shape, dtype=dtype, requires_grad=True))
-    module.estimator.require_support(q)
-    if has_lazy(module.estimator):
-        module.estimator(q, lambda z: z.sum(tuple(range(-q.event_dims, 0))), generator=torch.Generator().manual_seed(0))
-        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
-            moments.reset()
-
-
-def has_lazy(module: nn.Module) -> bool:
-    """Whether the module has parameters whose size is not known yet."""
-    return any(nn.parameter.is_lazy(parameter) for parameter in module.parameters())
+    prepare_for(module.estimator, q)
 
 
 def a_parameter(module: DiscreteVAEModule) -> nn.Parameter:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from argrad.estimators import Direct, Estimator
-from argrad.estimators.control import RunningMoments
+from argrad.estimators.control import has_lazy, prepare_for
 from argrad.latents import Bits
 from argrad.latents.base import cheaply_known_finite
-from argrad.models.discrete_vae.module import has_lazy
 from argrad.models.hashing.costs import (
     LEAST_SCALE,
     InBatchCost,
@@ -259,12 +258,7 @@ def prepare(module: HashingModule, shape: tuple[int, ...]) -> None:
         module.train()
     if module.estimator is None:
         return
-    latent = Bits(torch.zeros(1, module.bits, requires_grad=True))
-    module.estimator.require_support(latent)
-    if has_lazy(module.estimator):
-        module.estimator(latent, lambda z: z.sum(-1), generator=torch.Generator().manual_seed(0))
-        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
-            moments.reset()
+    prepare_for(module.estimator, Bits(torch.zeros(1, module.bits, requires_grad=True)))
 
 
 def has_partner(groups: Tensor) -> Tensor:

@@ -30,34 +30,17 @@ from torch import Tensor, nn
 from argrad.costs import Reconstruction, evaluate
 from argrad.estimators import Estimator
 from argrad.estimators.base import Noise
-from argrad.estimators.control import RunningMoments
 from argrad.latents import Categorical
 from argrad.latents.base import can_read_values, cheaply_known_finite
-from argrad.models.discrete_vae.module import Likelihood, has_lazy
+from argrad.models.discrete_vae.module import Likelihood
 
-__all__ = ["CodeDecoder", "GridDecoder", "GridEncoder", "How", "TokenizerModule", "check_image_shape", "prepare"]
+__all__ = ["CodeDecoder", "GridDecoder", "GridEncoder", "How", "TokenizerModule", "check_image_shape"]
 
 How = Literal["hard", "soft", "sampled", "relaxed"]
 """What is decoded: the most probable codes; the mixture by their probabilities; a draw of codes; a draw of the
 Gumbel-softmax relaxation."""
 FACTOR = 4
 """How many times smaller the grid is than the image, each way."""
-
-
-def prepare(module: TokenizerModule) -> None:
-    """Refuse an estimator that does not fit the codes, and size whatever is sized by its first call.
-
-    It happens before training, where the seed in force decides the weights.
-
-    Args:
-        module: on the CPU.
-    """
-    q = Categorical(torch.zeros(1, *module.event_shape, requires_grad=True), event_dims=2)
-    module.estimator.require_support(q)
-    if has_lazy(module.estimator):
-        module.estimator(q, lambda z: z.sum((-1, -2)), generator=torch.Generator().manual_seed(0))
-        for moments in (part for part in module.estimator.modules() if isinstance(part, RunningMoments)):
-            moments.reset()
 
 
 def check_image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:

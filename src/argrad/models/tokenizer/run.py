@@ -21,9 +21,11 @@ from torch import Tensor
 from argrad.data import Images, load
 from argrad.estimators import Direct, Estimator
 from argrad.estimators.by_name import estimator_by_name
+from argrad.estimators.control import prepare_for
+from argrad.latents import Categorical
 from argrad.models.discrete_vae.module import Likelihood
 from argrad.models.discrete_vae.task import Schedules
-from argrad.models.tokenizer.module import TokenizerModule, prepare
+from argrad.models.tokenizer.module import TokenizerModule
 from argrad.models.tokenizer.prior import CodePrior, PriorTask
 from argrad.models.tokenizer.task import TokenizerTask, at_once, usage_in_batches
 from argrad.training import (
@@ -197,7 +199,8 @@ def build_tokenizer(
             likelihood=settings.likelihood,
             scale=settings.scale,
         )
-        prepare(module)
+        one = Categorical(torch.zeros(1, *module.event_shape, requires_grad=True), event_dims=2)
+        prepare_for(module.estimator, one)
         return module
 
 
