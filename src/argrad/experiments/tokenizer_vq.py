@@ -9,8 +9,9 @@ used are replaced by vectors of the batch. The gradient passes through the rotat
 as if R and the scale were constants, or straight through (``rotation=False``).
 
 This is what ``VectorQuantize`` of the package vector-quantize-pytorch does (version 1.32, its defaults, with
-``threshold_ema_dead_code=2``), without reading a number back from the GPU, so that a step can be captured whole; a test
-compares the two where the package is installed.
+``threshold_ema_dead_code=2``), without reading a number back from the GPU, so that a step can be captured whole; tests
+compare the two where the package is installed. Where training begins without codes, they are placed as those of the
+dVAE are (:mod:`argrad.models.tokenizer.codes`), and not as the package begins.
 
 References: van den Oord, Vinyals & Kavukcuoglu, 2017, "Neural discrete representation learning", with the moving
 averages of its appendix; Fifty et al., 2025, "Restructuring vector quantization with the rotation trick".
